@@ -1,0 +1,60 @@
+"""Every name a client may use, and the model it stands for. Immutable: a change of configuration makes a new one."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+
+from vllm_mm.domain.errors import ConfigError, UnknownModel
+from vllm_mm.domain.specs import ModelSpec
+
+
+class Catalog:
+    """Specs by id, and ids by name (id, alias or LoRA adapter)."""
+
+    __slots__ = ("_by_name", "_specs")
+
+    def __init__(self, specs: Iterable[ModelSpec] = ()) -> None:
+        """Raises ConfigError when two models claim the same name."""
+        self._specs: dict[str, ModelSpec] = {}
+        self._by_name: dict[str, ModelSpec] = {}
+        for spec in specs:
+            if spec.id in self._specs:
+                raise ConfigError(f"two models have the id {spec.id!r}; give one of them another id")
+            self._specs[spec.id] = spec
+        for spec in self._specs.values():
+            for name in (*spec.served_names, *spec.lora):
+                other = self._by_name.get(name)
+                if other is not None and other.id != spec.id:
+                    raise ConfigError(f"{name!r} names both {other.id!r} and {spec.id!r}; remove it from one of them")
+                self._by_name[name] = spec
+
+    def resolve(self, name: str) -> ModelSpec:
+        """The spec that `name` stands for. Raises UnknownModel, naming the nearest known name."""
+        spec = self._by_name.get(name)
+        if spec is None:
+            near = get_close_matches(name, self._by_name, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else " GET /v1/models lists what there is."
+            raise UnknownModel(f"The model `{name}` does not exist.{hint}")
+        return spec
+
+    def get(self, model: str) -> ModelSpec | None:
+        """By id only."""
+        return self._specs.get(model)
+
+    def names(self) -> Mapping[str, ModelSpec]:
+        return self._by_name
+
+    def with_spec(self, spec: ModelSpec) -> "Catalog":
+        """Added, or put in place of the one with the same id."""
+        return Catalog([*(s for s in self if s.id != spec.id), spec])
+
+    def without(self, model: str) -> "Catalog":
+        return Catalog(s for s in self if s.id != model)
+
+    def __iter__(self) -> Iterator[ModelSpec]:
+        return iter(self._specs.values())
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def __contains__(self, model: object) -> bool:
+        return model in self._specs

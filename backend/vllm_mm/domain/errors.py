@@ -1,0 +1,140 @@
+"""One tree of errors. A code is for programs, a message is for people and says what to do; HTTP is somebody else's."""
+
+from typing import ClassVar
+
+
+class MMError(Exception):
+    """Base of everything that the product raises on purpose.
+
+    `retry_after` is in seconds and only set where trying again can help.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after = retry_after
+
+
+class BadRequest(MMError):
+    """The request cannot be understood."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PayloadTooLarge(BadRequest):
+    code = "payload_too_large"
+
+
+class UnknownModel(MMError):
+    """No model, alias or adapter has that name."""
+
+    code = "model_not_found"
+
+
+class UnknownRoute(MMError):
+    code = "unknown_route"
+
+
+class Unauthorized(MMError):
+    """No key, or one that nobody issued."""
+
+    code = "invalid_api_key"
+
+
+class Forbidden(MMError):
+    """A good key that may not do this."""
+
+    code = "permission_denied"
+
+
+class RateLimited(MMError):
+    code = "rate_limit_exceeded"
+    retryable = True
+
+
+class Conflict(MMError):
+    """An act that contradicts what is going on; the message says what is going on."""
+
+    code = "conflict"
+
+
+class Unavailable(MMError):
+    """Base of the refusals that become 503 with Retry-After."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class QueueFull(Unavailable):
+    code = "queue_full"
+
+
+class StillLoading(Unavailable):
+    """The caller's wait is over and the model is not there yet."""
+
+    code = "model_loading"
+
+
+class TornDown(Unavailable):
+    """The engine is being drained or stopped and cannot take this request in time."""
+
+    code = "engine_teardown"
+
+
+class StartFailed(Unavailable):
+    """The engine did not come up; carries the phase and the last lines of its log."""
+
+    code = "model_start_failed"
+
+    def __init__(
+        self, message: str, *, phase: str = "", log_tail: tuple[str, ...] = (), retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.phase = phase
+        self.log_tail = log_tail
+
+
+class NoRoom(Unavailable):
+    """The model fits nowhere, now or ever; the message gives the sums."""
+
+    code = "no_room"
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting_down"
+
+
+class UpstreamDied(MMError):
+    """The engine went away. `sent` tells whether it may have begun to work on the request,
+    `started` whether the client has already seen a part of the answer."""
+
+    code = "upstream_died"
+    retryable = True
+
+    def __init__(self, message: str, *, sent: bool, started: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+        self.started = started
+
+
+class UpstreamTimeout(MMError):
+    code = "upstream_timeout"
+
+
+class RequestCut(MMError):
+    """A running exchange was revoked: a drain ran out of time, or the instance was killed."""
+
+    code = "request_cut"
+
+
+class ConfigError(MMError):
+    """The configuration cannot be used; the message names file, line and the nearest known key."""
+
+    code = "invalid_config"

@@ -1,0 +1,139 @@
+"""What a model is: the declared, immutable description that every start is made from."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+ArgValue: TypeAlias = str | int | float | bool | None | list[Any] | dict[str, Any]
+
+GIB = 1024**3
+
+
+class EngineKind(StrEnum):
+    """How the engine process is made."""
+
+    VLLM = "vllm"
+    COMMAND = "command"
+    SIM = "sim"
+
+
+class Task(StrEnum):
+    """What the engine is asked for; it decides which probe proves readiness."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    SCORE = "score"
+
+
+class Source(StrEnum):
+    """Where a model was declared: the configuration file, or the admin API."""
+
+    FILE = "file"
+    API = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class StartLimits:
+    """How long a start may take, in seconds."""
+
+    stall: float = 300.0
+    """No new log line, phase or percentage for this long means that the start hangs."""
+    deadline: float = 1800.0
+    """The whole start, however lively it looks."""
+    probe: float = 30.0
+    """One health request or one-token probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """What happens after a crash or a failed start."""
+
+    backoff: float = 2.0
+    """Seconds before the first retry; doubled at each further failure."""
+    backoff_max: float = 60.0
+    max_failures: int = 4
+    """At this many failures in a row the instance is FAILED until an operator resets it."""
+    stable_after: float = 60.0
+    """READY for this long clears the failure count (invariant 7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePolicy:
+    """Seconds without a lease after which a READY instance sleeps or stops; None means never."""
+
+    sleep_after: float | None = 300.0
+    stop_after: float | None = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWish:
+    """Which devices a model wants: explicit ids, or any `count` (its tensor-parallel size)."""
+
+    count: int = 1
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Everything needed to start one model. Two specs with the same `fingerprint` start the same engine."""
+
+    id: str
+    engine: EngineKind = EngineKind.VLLM
+    model: str | None = None
+    """What the engine loads (`vllm serve MODEL`); the id itself when None."""
+    executable: str = "vllm"
+    args: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    command: tuple[str, ...] = ()
+    """For `command` engines: the argument list with `{host}`, `{port}`, `{socket}` and `{model}` placeholders."""
+    sim: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
+    """For `sim` engines: the profile, in the configuration file's own words (sizes and durations as text)."""
+    task: Task = Task.GENERATE
+    aliases: tuple[str, ...] = ()
+    devices: DeviceWish = field(default_factory=DeviceWish)
+    memory: int | None = None
+    """Bytes per device that the engine takes; None means estimated, then learned."""
+    pinned: bool = False
+    preload: bool = False
+    priority: int = 0
+    concurrency: int = 256
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
+    start: StartLimits = field(default_factory=StartLimits)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    request_defaults: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
+    request_overrides: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
+    lora: Mapping[str, str] = field(default_factory=dict[str, str])
+    source: Source = Source.FILE
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The id first: vLLM answers with the first name whatever alias was asked for."""
+        return (self.id, *self.aliases)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits over what the process depends on; pins, aliases' order and idle times do not count."""
+        process = {
+            k: v
+            for k, v in asdict(self).items()
+            if k
+            in {
+                "id",
+                "engine",
+                "model",
+                "executable",
+                "args",
+                "env",
+                "command",
+                "sim",
+                "task",
+                "devices",
+                "memory",
+                "lora",
+            }
+        }
+        process["aliases"] = sorted(self.aliases)
+        return hashlib.sha256(json.dumps(process, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,63 @@
+"""What a request used and how it ended: the one row that each request leaves."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a request ended. Exactly one per request."""
+
+    OK = "ok"
+    UPSTREAM_ERROR = "upstream_error"
+    """The engine answered with an error status of its own; relayed as it was."""
+    BAD_REQUEST = "bad_request"
+    REFUSED = "refused"
+    """401, 403, 404 or 429: never queued."""
+    QUEUE_FULL = "queue_full"
+    WAIT_EXPIRED = "wait_expired"
+    START_FAILED = "start_failed"
+    TORN_DOWN = "torn_down"
+    CLIENT_GONE = "client_gone"
+    UPSTREAM_DIED = "upstream_died"
+    CUT = "cut"
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as the engine counted them; None where it did not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """The ledger's row. Times in seconds; durations are None for stages that were not reached."""
+
+    id: str
+    at: float
+    """Unix time of arrival."""
+    route: str
+    model: str | None
+    asked: str | None
+    """The name that the client used: the model's id or an alias."""
+    key: str | None
+    """The key's id, never its secret."""
+    stream: bool
+    outcome: Outcome
+    status: int
+    """The HTTP status that the client saw, or 499 if it left before there was one."""
+    error: str | None
+    queued_s: float | None
+    ttft_s: float | None
+    """Arrival to the first byte of the answer's body."""
+    total_s: float
+    bytes_in: int
+    bytes_out: int
+    usage: Usage
+    generation: int | None
+    """Which launch of the instance served it."""

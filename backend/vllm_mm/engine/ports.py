@@ -1,0 +1,195 @@
+"""What the engine layer needs from its neighbours: launching, remembering, telling. Implemented elsewhere, wired in main."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from vllm_mm.domain.events import Event
+from vllm_mm.domain.residency import Device
+
+OWNER_VARIABLE = "MM_ENGINE_OWNER"
+"""Environment variable of every engine process: which installation (data directory) started it."""
+LAUNCH_VARIABLE = "MM_ENGINE_LAUNCH"
+"""Environment variable of every engine process: the token of its launch. Children keep it, whatever they rename themselves to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an engine listens: a unix socket (preferred: nobody else can take it), or TCP on loopback."""
+
+    socket: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"unix:{self.socket}" if self.socket else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One launch, ready to be executed."""
+
+    model: str
+    generation: int
+    token: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """The whole environment of the process, the two marker variables included."""
+    address: Address
+    workdir: Path
+    """0700, short, of this launch only: socket, TMPDIR; deleted after the reaping."""
+    log: Path
+    fingerprint: str
+    device_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """What is remembered of a launch so that another controller can adopt it or kill it, and never somebody else.
+
+    Identity is `pid` and `start_ticks` (field 22 of /proc/PID/stat, with `boot_id`) and the token in the environment.
+    """
+
+    model: str
+    generation: int
+    token: str
+    pid: int
+    """0 from the intent until the process exists."""
+    start_ticks: int
+    boot_id: str
+    address: Address
+    workdir: Path
+    log: Path
+    fingerprint: str
+    device_bytes: Mapping[str, int]
+    started_at: float
+    """Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a leader ended. `code` is None for an adopted engine (not our child, so nobody tells)."""
+
+    code: int | None
+    signal: int | None = None
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            return f"killed by signal {self.signal}"
+        return "exited" if self.code is None else f"exited with code {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What an end of a launch took: orphans are processes of it, other than the leader, that had to be killed."""
+
+    orphans: tuple[tuple[int, str], ...] = ()
+    """(pid, name) of each."""
+    survivors: tuple[int, ...] = ()
+    """Still there at the deadline (uninterruptible sleep); empty means that the whole tree is gone and reaped."""
+
+
+class EngineProcess(Protocol):
+    """A launched or adopted engine. Its log goes to a file that this tails, so that an engine can outlive its controller."""
+
+    @property
+    def record(self) -> LaunchRecord: ...
+
+    def follow(self, on_line: Callable[[str], None]) -> Callable[[], None]:
+        """Call `on_line` for each log line from now on (also for carriage-return progress lines); returns the way to stop."""
+        ...
+
+    def tail(self, lines: int) -> tuple[str, ...]:
+        """The last lines, oldest first."""
+        ...
+
+    def rss(self) -> int:
+        """Bytes of memory that the whole tree uses now (proportional set size where it can be read)."""
+        ...
+
+    async def exited(self) -> ExitStatus:
+        """Returns when the leader is gone (pidfd: at once). Leaves the rest of the tree as it is. May be awaited often."""
+        ...
+
+    async def stop(self, *, graceful: bool, grace: float, deadline: float) -> SweepReport:
+        """End the whole tree: TERM to the leader and up to `grace` s if `graceful`, then KILL for everything that the
+        session, the process group, the parent links or the launch token show, until nothing is left or `deadline` s
+        passed; reap; delete the workdir. Safe to call when everything is gone already, and again."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it without touching it (hand-over to the next controller): stop tailing, close the pidfd."""
+        ...
+
+
+class Launcher(Protocol):
+    """Makes processes from plans, and finds again those of an earlier controller."""
+
+    async def start(self, plan: LaunchPlan) -> EngineProcess:
+        """Raises OSError (with a filename) when the executable cannot be run."""
+        ...
+
+    async def adopt(self, record: LaunchRecord) -> EngineProcess | None:
+        """The running engine of `record`, or None when it is not provably that one."""
+        ...
+
+    async def sweep(self, record: LaunchRecord, deadline: float) -> SweepReport:
+        """Kill whatever is left of a launch that is not adopted. Never touches a process that is not provably of it."""
+        ...
+
+    async def sweep_unknown(self, keep: frozenset[str], deadline: float) -> SweepReport:
+        """Kill every process that carries our owner mark and a launch token that is not in `keep` (boot only)."""
+        ...
+
+
+class LaunchStore(Protocol):
+    """The `instances` table. Every call is one short transaction."""
+
+    async def save(self, record: LaunchRecord) -> None:
+        """Insert or replace the row of (model)."""
+        ...
+
+    async def forget(self, model: str, generation: int) -> None: ...
+
+    async def all(self) -> Sequence[LaunchRecord]: ...
+
+    async def footprints(self) -> Mapping[tuple[str, str], int]:
+        """Learned bytes per device by (spec fingerprint, device id)."""
+        ...
+
+    async def learn(self, fingerprint: str, device: str, size: int, source: str) -> None: ...
+
+    async def record_start(
+        self, model: str, generation: int, started_at: float, ready_at: float | None,
+        phases: Mapping[str, float], outcome: str, reason: str,
+    ) -> None:  # fmt: skip
+        """The history of starts; estimates of load time come from it."""
+        ...
+
+    async def load_times(self) -> Mapping[str, float]:
+        """Median seconds from start to ready of recent good starts, by model."""
+        ...
+
+
+class Journal(Protocol):
+    """Numbers events, hands them to listeners at once, and persists them behind."""
+
+    def emit(
+        self, kind: str, *, model: str | None = None, cause: str = "", data: Mapping[str, Any] | None = None
+    ) -> Event: ...
+
+
+class Inventory(Protocol):
+    """The devices and what is used on them."""
+
+    def devices(self) -> Sequence[Device]:
+        """The latest readings; cheap, no I/O."""
+        ...
+
+    async def refresh(self) -> Sequence[Device]: ...
+
+    async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
+        """After a stop: wait until the use seen on each device fell by about what the instance held (or below `before`).
+        False at the deadline (seconds). Devices that cannot be observed count as free once the tree is reaped."""
+        ...
