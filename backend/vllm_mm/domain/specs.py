@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-ArgValue: TypeAlias = str | int | float | bool | None | list[Any] | dict[str, Any]
+ArgValue: TypeAlias = str | int | float | bool | list[Any] | dict[str, Any] | None
 
 GIB = 1024**3
 
