@@ -6,24 +6,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vllm_mm.domain.events import Event
+from vllm_mm.domain.launches import Address as Address
+from vllm_mm.domain.launches import LaunchRecord as LaunchRecord
 from vllm_mm.domain.residency import Device
 
 OWNER_VARIABLE = "MM_ENGINE_OWNER"
 """Environment variable of every engine process: which installation (data directory) started it."""
 LAUNCH_VARIABLE = "MM_ENGINE_LAUNCH"
 """Environment variable of every engine process: the token of its launch. Children keep it, whatever they rename themselves to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where an engine listens: a unix socket (preferred: nobody else can take it), or TCP on loopback."""
-
-    socket: str | None = None
-    host: str = "127.0.0.1"
-    port: int = 0
-
-    def __str__(self) -> str:
-        return f"unix:{self.socket}" if self.socket else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +32,6 @@ class LaunchPlan:
     log: Path
     fingerprint: str
     device_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRecord:
-    """What is remembered of a launch so that another controller can adopt it or kill it, and never somebody else.
-
-    Identity is `pid` and `start_ticks` (field 22 of /proc/PID/stat, with `boot_id`) and the token in the environment.
-    """
-
-    model: str
-    generation: int
-    token: str
-    pid: int
-    """0 from the intent until the process exists."""
-    start_ticks: int
-    boot_id: str
-    address: Address
-    workdir: Path
-    log: Path
-    fingerprint: str
-    device_bytes: Mapping[str, int]
-    started_at: float
-    """Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
