@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vllm_mm.domain.events import Event
-from vllm_mm.domain.launches import Address as Address
-from vllm_mm.domain.launches import LaunchRecord as LaunchRecord
+from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device
 
 OWNER_VARIABLE = "MM_ENGINE_OWNER"
