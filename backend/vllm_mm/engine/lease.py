@@ -1,0 +1,154 @@
+"""The lease: a shared claim on one READY instance for the length of one exchange, and the gate that gives it out.
+
+Protection is by structure: an engine's channel is reachable only from inside a `Lease`; a `Lease` is made only by a
+`LeaseGate`; a gate is opened and closed only by its instance's actor. Nobody has to remember anything.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied
+from vllm_mm.domain.scheduling import Ticket
+from vllm_mm.engine.wire import Exchange, InferenceChannel, ResponseSink, UpstreamRequest
+
+_ONLY_THE_GATE: Final = object()
+
+
+class Lease:
+    """The right to send requests to one launch of one engine. Got from `ProcessManager.lease` and from nowhere else."""
+
+    __slots__ = ("_channel", "_exchange", "_gate", "_revoked", "engine_name", "generation", "granted_at", "model", "ticket")
+
+    def __init__(self, key: object, gate: "LeaseGate", channel: InferenceChannel, ticket: Ticket, now: float) -> None:
+        if key is not _ONLY_THE_GATE:
+            raise TypeError("a Lease comes from ProcessManager.lease(), it cannot be made")
+        self._gate = gate
+        self._channel = channel
+        self._exchange: Exchange | None = None
+        self._revoked: MMError | None = None
+        self.model: Final = gate.model
+        self.engine_name: Final = gate.engine_name
+        self.generation: Final = gate.generation
+        self.ticket: Final = ticket
+        self.granted_at: Final = now
+
+    async def exchange(
+        self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
+    ) -> None:
+        """Send one request and relay its answer to `sink`; returns when the answer is complete.
+
+        Raises UpstreamDied when the engine went away and RequestCut when the lease was revoked. Cancelling closes the
+        engine's connection at once, so that it stops working for a client that left.
+        """
+        if self._revoked is not None:
+            raise self._revoked
+        if not self._gate.holds(self):
+            raise TypeError("the lease is over")
+        exchange = self._channel.send(request, sink)
+        self._exchange = exchange
+        try:
+            if on_started is not None:
+                on_started(exchange)
+            await exchange.done
+        finally:
+            self._exchange = None
+            exchange.abort(RequestCut("the request was given up"))
+
+    def _revoke(self, error: MMError) -> None:
+        self._revoked = error
+        if self._exchange is not None:
+            self._exchange.abort(error)
+
+
+class LeaseGate:
+    """Shared side: leases. Exclusive side: whatever the actor does after `close` reported that none is left."""
+
+    __slots__ = (
+        "_channel", "_leases", "_limit", "_on_gone", "_on_release", "_open",
+        "engine_name", "generation", "last_used", "model",
+    )  # fmt: skip
+
+    def __init__(self, model: str, engine_name: str, limit: int, on_release: Callable[[], None]) -> None:
+        """`limit`: leases at a time. `on_release` is called after each release, when a slot became free."""
+        self.model = model
+        self.engine_name = engine_name
+        self.generation = 0
+        self.last_used = 0.0
+        self._limit = limit
+        self._on_release = on_release
+        self._on_gone: Callable[[], None] | None = None
+        self._channel: InferenceChannel | None = None
+        self._open = False
+        self._leases: set[Lease] = set()
+
+    @property
+    def count(self) -> int:
+        """Leases that are out."""
+        return len(self._leases)
+
+    @property
+    def free(self) -> int:
+        """Leases that would be given out now; zero when closed."""
+        return max(0, self._limit - len(self._leases)) if self._open else 0
+
+    def holds(self, lease: Lease) -> bool:
+        return lease in self._leases
+
+    def try_acquire(self, ticket: Ticket, now: float) -> Lease | None:
+        """The fast path: no lock, no wait, no I/O. None when closed or full."""
+        channel = self._channel
+        if not self._open or channel is None or len(self._leases) >= self._limit:
+            return None
+        lease = Lease(_ONLY_THE_GATE, self, channel, ticket, now)
+        self._leases.add(lease)
+        return lease
+
+    def release(self, lease: Lease, now: float) -> None:
+        """Give a lease back. A second time, or after it was revoked, nothing happens."""
+        if lease not in self._leases:
+            return
+        self._leases.discard(lease)
+        self.last_used = now
+        if self._on_gone is not None:
+            self._report_if_gone()
+        elif self._open:
+            self._on_release()
+
+    def open(self, channel: InferenceChannel, generation: int, now: float) -> None:
+        """Only the actor. Leases of an earlier generation cannot be out (they were revoked or had ended)."""
+        self._channel = channel
+        self.generation = generation
+        self._on_gone = None
+        self._open = True
+        self.last_used = now
+        self._on_release()
+
+    def close(self, on_gone: Callable[[], None]) -> None:
+        """Only the actor. Calls `on_gone` once, when the last lease has ended: at once if there is none."""
+        self._open = False
+        self._on_gone = on_gone
+        self._report_if_gone()
+
+    def reopen(self) -> None:
+        """Only the actor: an undrained instance takes leases again."""
+        self._on_gone = None
+        self._open = self._channel is not None
+        self._on_release()
+
+    def revoke(self, *, died: bool, reason: str) -> int:
+        """Only the actor. Ends every exchange now; returns how many there were. No lease is left afterwards."""
+        leases, self._leases = self._leases, set()
+        for lease in leases:
+            error: MMError = (
+                UpstreamDied(f"{self.model} died: {reason}", sent=True, started=False)
+                if died
+                else RequestCut(f"{self.model} was taken away: {reason}", retry_after=5.0)
+            )
+            lease._revoke(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
+        self._report_if_gone()
+        return len(leases)
+
+    def _report_if_gone(self) -> None:
+        if not self._leases and self._on_gone is not None:
+            on_gone, self._on_gone = self._on_gone, None
+            on_gone()
