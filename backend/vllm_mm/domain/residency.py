@@ -1,10 +1,12 @@
 """Who holds how much memory on which device, and who would have to go for somebody else to fit. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
+from math import comb, inf
 
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.specs import DeviceWish
+from vllm_mm.domain.specs import GIB, DeviceWish
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,18 @@ class Reservation:
     device_bytes: Mapping[str, int]
     leaving: bool = False
     """Its instance is on the way out: it still holds the memory, but a plan may count on it."""
+    held: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What a process may physically use by now: nothing until `Ledger.begin`, then `device_bytes`. In between the two
+    for a sleeping instance that is promised more than it holds, so that it can wake."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether all that is promised may be in use already."""
+        return all(self.held.get(device, 0) >= size for device, size in self.device_bytes.items())
+
+    def physical(self, device: str) -> int:
+        """Bytes to count as in use. A leaver counts whole, whether it ever began or not."""
+        return (self.device_bytes if self.leaving else self.held).get(device, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,12 @@ class NoPlacement:
 class Ledger:
     """All devices and all reservations; every change returns a new ledger.
 
-    Invariant: per device, the sum of reservations that are not `leaving` never exceeds `usable` by our own doing.
+    A load goes `reserve` -> (`leave` and `release` of its victims) -> `begin` as soon as `fits_now` -> ... -> `release`.
+
+    Invariants, per device and by our own doing (a measured footprint or foreign use may break both):
+    the sum of reservations that are not `leaving` never exceeds `usable`, so that every planned load fits once the
+    leavers are gone, in whatever order loads begin (no deadlock); and what is physically in use never exceeds `usable`,
+    because `begin` counts everything that began before or has not left yet (no overcommitment).
     """
 
     devices: Mapping[str, Device]
@@ -80,39 +99,124 @@ class Ledger:
     def reserve(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
         """From the decision to start. Raises ValueError when it would exceed what is free once the leavers are gone,
         or when `model` already has a reservation."""
-        raise NotImplementedError
+        if model in self.reservations:
+            raise ValueError(f"{model} already has a reservation; use grow or resize")
+        _check_room(self, model, device_bytes)
+        return self._with(Reservation(model, dict(device_bytes)))
+
+    def adopt(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
+        """An engine of an earlier controller runs already: reserved and begun at once. May exceed: a fact is a fact.
+        Raises ValueError when `model` already has a reservation."""
+        if model in self.reservations:
+            raise ValueError(f"{model} already has a reservation")
+        return self._with(Reservation(model, dict(device_bytes), held=dict(device_bytes)))
+
+    def grow(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
+        """A sleeping instance is promised what it needs to be awake; it may use it after `begin`. Raises ValueError
+        when that exceeds what is free once the leavers are gone, or when `model` has no reservation or is leaving."""
+        own = self._get(model)
+        if own.leaving:
+            raise ValueError(f"{model} is leaving")
+        _check_room(self.release(model), model, device_bytes)
+        return self._with(replace(own, device_bytes=dict(device_bytes)))
+
+    def begin(self, model: str) -> "Ledger":
+        """From now on a process may use the memory. Changes nothing when it began before. Raises ValueError when the
+        memory is not there yet (see `fits_now`)."""
+        own = self._get(model)
+        if not self.fits_now(model):
+            raise ValueError(f"the memory reserved for {model} is still in use")
+        return self._with(replace(own, held=dict(own.device_bytes)))
 
     def leave(self, model: str) -> "Ledger":
         """The instance was told to go. Unknown models change nothing."""
-        raise NotImplementedError
+        own = self.reservations.get(model)
+        return self if own is None else self._with(replace(own, leaving=True))
 
     def stay(self, model: str) -> "Ledger":
-        """Undrained: it does not go after all. Raises ValueError when its memory was promised to somebody else."""
-        raise NotImplementedError
+        """Undrained: it does not go after all. Unknown models change nothing. Raises ValueError when its memory was
+        promised to somebody else, that is when a load that has not begun would no longer fit beside it."""
+        own = self.reservations.get(model)
+        if own is None or not own.leaving:
+            return self
+        for device, size in own.device_bytes.items():
+            planned = [
+                r.model
+                for r in self.reservations.values()
+                if not r.leaving and r.physical(device) < r.device_bytes.get(device, 0)
+            ]
+            if planned and size > self.free_after_leaving(device):
+                raise ValueError(f"the memory of {model} on {device} is promised to {', '.join(planned)}")
+        return self._with(replace(own, leaving=False))
 
     def release(self, model: str) -> "Ledger":
         """The tree is reaped and the memory was seen free. Unknown models change nothing."""
-        raise NotImplementedError
+        if model not in self.reservations:
+            return self
+        return replace(self, reservations={m: r for m, r in self.reservations.items() if m != model})
 
     def resize(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
-        """The footprint was measured. May exceed: a fact is a fact."""
-        raise NotImplementedError
+        """The footprint was measured. May exceed: a fact is a fact. Raises ValueError without a reservation."""
+        own = self._get(model)
+        held = dict(device_bytes) if own.begun else own.held
+        return self._with(replace(own, device_bytes=dict(device_bytes), held=held))
 
     def with_devices(self, devices: Sequence[Device]) -> "Ledger":
-        """Fresh readings (capacity, foreign use)."""
-        raise NotImplementedError
+        """Fresh readings (capacity, foreign use). A reservation on a device that is gone stays until it is released."""
+        return replace(self, devices={d.id: d for d in devices})
 
     def free(self, device: str) -> int:
-        """Bytes that nobody holds at this moment, leavers included among the holders."""
-        raise NotImplementedError
+        """Bytes that could be used at this moment without waiting for anybody: leavers count among the holders, and so
+        do planned loads. Never negative."""
+        taken = sum(max(r.device_bytes.get(device, 0), r.physical(device)) for r in self.reservations.values())
+        return max(0, self._usable(device) - taken)
 
     def free_after_leaving(self, device: str) -> int:
-        """Bytes that are free once every leaver is gone."""
-        raise NotImplementedError
+        """Bytes that are free once every leaver is gone. Negative when facts overcommitted the device."""
+        stay = (r for r in self.reservations.values() if not r.leaving)
+        return self._usable(device) - sum(r.device_bytes.get(device, 0) for r in stay)
+
+    def in_use(self, device: str) -> int:
+        """Bytes that processes of ours may physically use now: what began, and what has not left yet."""
+        return sum(r.physical(device) for r in self.reservations.values())
 
     def fits_now(self, model: str) -> bool:
-        """Whether `model`'s own reservation is physically there: no leaver stands in its way."""
-        raise NotImplementedError
+        """Whether `model`'s own reservation is physically there: no leaver stands in its way. True also after it began;
+        False without a reservation, or for a leaver."""
+        own = self.reservations.get(model)
+        if own is None or own.leaving:
+            return False
+        return own.begun or all(
+            self.in_use(device) - own.physical(device) + size <= self._usable(device)
+            for device, size in own.device_bytes.items()
+        )
+
+    def _usable(self, device: str) -> int:
+        return self.devices[device].usable if device in self.devices else 0
+
+    def _get(self, model: str) -> Reservation:
+        if model not in self.reservations:
+            raise ValueError(f"{model} has no reservation")
+        return self.reservations[model]
+
+    def _with(self, reservation: Reservation) -> "Ledger":
+        return replace(self, reservations={**self.reservations, reservation.model: reservation})
+
+
+def _check_room(ledger: Ledger, model: str, device_bytes: Mapping[str, int]) -> None:
+    for device, size in device_bytes.items():
+        if device not in ledger.devices:
+            raise ValueError(f"{model}: there is no device {device}")
+        if size < 0:
+            raise ValueError(f"{model}: {size} bytes on {device}")
+        room = ledger.free_after_leaving(device)
+        if size > room:
+            raise ValueError(f"{model} needs {gib(size)} on {device}, where {gib(room)} can be had")
+
+
+def gib(size: int) -> str:
+    """For people: `15.5 GiB`."""
+    return f"{size / GIB:.1f} GiB"
 
 
 def place(
@@ -124,11 +228,207 @@ def place(
     *,
     min_dwell: float,
     drain_busy: bool,
+    closed: Container[str] = frozenset(),
 ) -> Placement | NoPlacement:
     """Find devices for `wish.count` x `per_device` bytes, evicting as few as possible, least recently used first.
 
+    Explicit ids are all used, each with `per_device` bytes; otherwise `count` distinct devices of one kind. Without
+    victims the tightest fit wins, and one that need not wait for leavers before one that must. With victims: the fewest
+    busy ones, then the fewest at all, then sleeping before ready, lower priority and longer unused first; none of them
+    could be left out. Exact while the search is small, greedy beyond.
+
     Pinned instances are never victims; instances with leases only when `drain_busy` (the aging bound was reached, or an
     operator asked); nobody within `min_dwell` seconds of becoming ready. Loading, draining and stopping instances are
-    not victims (a leaver's memory is already counted on).
+    not victims (a leaver's memory is already counted on). `closed` devices are kept for somebody else.
     """
-    raise NotImplementedError
+    pools = _pools(ledger, wish, per_device, residents)
+    if isinstance(pools, NoPlacement):
+        return pools
+    search = _Search(
+        pools=[[d for d in p if d not in closed] for p in pools],
+        count=len(_ids(wish)) or wish.count,
+        need=per_device,
+        room={d: ledger.free_after_leaving(d) for p in pools for d in p},
+        waits={d: ledger.free(d) < per_device for p in pools for d in p},
+    )
+    if (devices := search.best_fit(())) is not None:
+        return Placement(dict.fromkeys(devices, per_device))
+    candidates = [c for r in residents if (c := _candidate(ledger, r, min_dwell)) and (drain_busy or not c.busy)]
+    victims = search.cheapest([c for c in candidates if c.free_at <= now])
+    if victims is None:
+        times = sorted({c.free_at for c in candidates if c.free_at > now})
+        until = next((t for t in times if search.fits([c for c in candidates if c.free_at <= t])), None)
+        return NoPlacement(_why_not(ledger, pools, residents, now, per_device, min_dwell, closed), until=until)
+    devices = search.best_fit(victims) or ()
+    return Placement(dict.fromkeys(devices, per_device), tuple(c.model for c in victims))
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A possible victim."""
+
+    model: str
+    device_bytes: Mapping[str, int]
+    busy: bool
+    awake: bool
+    priority: int
+    last_used: float
+    free_at: float
+    """When it will have dwelt long enough."""
+
+    @property
+    def worth(self) -> tuple[bool, bool, int, float, str]:
+        """Ascending in the order of eviction."""
+        return (self.busy, self.awake, self.priority, self.last_used, self.model)
+
+
+def _candidate(ledger: Ledger, resident: Resident, min_dwell: float) -> _Candidate | None:
+    held = ledger.reservations.get(resident.model)
+    if held is None or held.leaving or resident.pinned or resident.state not in {State.READY, State.SLEEPING}:
+        return None
+    awake = resident.state is State.READY
+    since = resident.ready_since if awake and resident.ready_since is not None else -inf
+    return _Candidate(
+        resident.model, held.device_bytes, resident.leases > 0, awake,
+        resident.priority, resident.last_used, since + min_dwell,
+    )  # fmt: skip
+
+
+def _ids(wish: DeviceWish) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(wish.ids))
+
+
+def _pools(
+    ledger: Ledger, wish: DeviceWish, per_device: int, residents: Sequence[Resident]
+) -> list[list[str]] | NoPlacement:
+    """Sets of devices, one per kind, in each of which the load could go with every victim gone and no foreign use
+    (that may end); or why there is none."""
+    unknown = [d for d in _ids(wish) if d not in ledger.devices]
+    if unknown:
+        known = ", ".join(ledger.devices) or "none"
+        return NoPlacement(f"there is no device {', '.join(unknown)}; the devices are: {known}", permanent=True)
+    pinned = [
+        r for m in residents if m.pinned and (r := ledger.reservations.get(m.model)) is not None and not r.leaving
+    ]
+    asked = _ids(wish) or tuple(ledger.devices)
+    able: dict[str, list[str]] = {}
+    sums: list[str] = []
+    for device in (ledger.devices[d] for d in asked):
+        kept = [r for r in pinned if r.device_bytes.get(device.id, 0)]
+        limit = device.capacity - device.headroom
+        if per_device <= limit - sum(r.device_bytes[device.id] for r in kept):
+            able.setdefault("" if wish.ids else device.kind, []).append(device.id)
+        note = "".join(f", pinned {r.model} holds {gib(r.device_bytes[device.id])}" for r in kept)
+        sums.append(f"{device.id}: {gib(device.capacity)} less {gib(device.headroom)} headroom{note}")
+    count = len(_ids(wish)) or wish.count
+    pools = [p for p in able.values() if len(p) >= count]
+    if pools:
+        return pools
+    where = f"each of {count} devices of one kind" if count > 1 and not wish.ids else f"{count} device(s)"
+    return NoPlacement(
+        f"needs {gib(per_device)} on {where}, more than there can ever be ({'; '.join(sums) or 'there is no device'}); "
+        "give it less memory or other devices, or unpin a model",
+        permanent=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The search for the cheapest set of victims."""
+
+    pools: list[list[str]]
+    count: int
+    need: int
+    room: Mapping[str, int]
+    """Per device, once the leavers are gone."""
+    waits: Mapping[str, bool]
+    """Whether leavers have to be waited for, per device."""
+
+    def fits(self, victims: Sequence[_Candidate]) -> bool:
+        return any(len(self._enough(pool, victims)) >= self.count for pool in self.pools)
+
+    def _enough(self, pool: Sequence[str], victims: Sequence[_Candidate]) -> list[tuple[bool, int, int, str]]:
+        """The devices of a pool with room once `victims` are gone, best fit first."""
+        found: list[tuple[bool, int, int, str]] = []
+        for index, device in enumerate(pool):
+            left = self.room[device] - self.need
+            left += sum(v.device_bytes.get(device, 0) for v in victims)
+            if left >= 0:
+                found.append((self.waits[device], left, index, device))
+        return sorted(found)
+
+    def best_fit(self, victims: Sequence[_Candidate]) -> list[str] | None:
+        fits = [f[: self.count] for pool in self.pools if len(f := self._enough(pool, victims)) >= self.count]
+        best = min(fits, key=lambda f: (any(w for w, *_ in f), sum(left for _, left, *_ in f)), default=None)
+        return None if best is None else [device for *_, device in best]
+
+    def cheapest(self, candidates: Sequence[_Candidate], budget: int = 4000) -> tuple[_Candidate, ...] | None:
+        """None when not even all of them make room. Looks at no more than about `budget` sets."""
+        ours = set(chain.from_iterable(self.pools))
+        useful = sorted((c for c in candidates if ours & set(c.device_bytes)), key=lambda c: c.worth)
+        if not self.fits(useful):
+            return None
+        idle, busy = [c for c in useful if not c.busy], [c for c in useful if c.busy]
+        sizes = [(b, i) for b in range(len(busy) + 1) for i in range(len(idle) + 1)]
+        for n_busy, n_idle in sizes[:-1]:
+            budget -= comb(len(busy), n_busy) * comb(len(idle), n_idle)
+            if budget < 0:
+                return self._greedy(useful)
+            sets = ((*i, *b) for i in combinations(idle, n_idle) for b in combinations(busy, n_busy))
+            if found := min((s for s in sets if self.fits(s)), key=_regret, default=None):
+                return found
+        return tuple(useful)
+
+    def _greedy(self, useful: Sequence[_Candidate]) -> tuple[_Candidate, ...]:
+        chosen = list(useful)
+        for candidate in reversed(useful):
+            rest = [c for c in chosen if c is not candidate]
+            if self.fits(rest):
+                chosen = rest
+        return tuple(chosen)
+
+
+def _regret(victims: Sequence[_Candidate]) -> tuple[int, list[int], list[float], list[str]]:
+    """Among sets of the same size: fewer awake, then the dearest of each is compared first."""
+    return (
+        sum(v.awake for v in victims),
+        sorted((v.priority for v in victims), reverse=True),
+        sorted((v.last_used for v in victims), reverse=True),
+        [v.model for v in victims],
+    )
+
+
+def _why_not(
+    ledger: Ledger,
+    pools: Sequence[Sequence[str]],
+    residents: Sequence[Resident],
+    now: float,
+    per_device: int,
+    min_dwell: float,
+    closed: Container[str],
+) -> str:
+    by_model = {r.model: r for r in residents}
+    notes: list[str] = []
+    for device in chain.from_iterable(pools):
+        holders = [
+            f"{r.model} ({_hold_on(by_model.get(r.model), now, min_dwell)})"
+            for r in ledger.reservations.values()
+            if not r.leaving and r.device_bytes.get(device, 0)
+        ]
+        kept = ", kept for a model that waits longer" if device in closed else ""
+        room = gib(max(0, ledger.free_after_leaving(device)))
+        notes.append(f"{device} has {room} left{kept}; on it: {', '.join(holders) or 'none of ours'}")
+    return f"needs {gib(per_device)} per device; {'; '.join(notes)}"
+
+
+def _hold_on(resident: Resident | None, now: float, min_dwell: float) -> str:
+    """Why an instance keeps its memory, in a word or two."""
+    if resident is None:
+        return "loading"
+    if resident.pinned:
+        return "pinned"
+    if resident.state is State.READY and resident.ready_since is not None and now < resident.ready_since + min_dwell:
+        return "just loaded"
+    if resident.leases:
+        return "asleep, but wanted" if resident.state is State.SLEEPING else f"busy with {resident.leases}"
+    return resident.state.value

@@ -1,11 +1,12 @@
 """What to load next, and when: FIFO lanes, collated by model, with a bound on how long anybody is passed over. Pure."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeAlias
 
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.residency import Ledger, Resident
+from vllm_mm.domain.residency import Ledger, NoPlacement, Placement, Reservation, Resident, place
 from vllm_mm.domain.specs import DeviceWish
 
 
@@ -38,13 +39,25 @@ class Lane:
     free_slots: int
     """Leases that the instance would still grant; zero unless READY."""
     priority: int = 0
+    urgent: bool = False
+    """`wanted_since` was set by an operator's explicit start: as good as `max_wait` old from the first moment."""
+    served_until: float | None = None
+    """When the instance last stopped granting leases; None when it never did, or does now. Lanes that were served lately
+    come after those that were not, so that two models with a backlog cannot keep a third one out."""
 
     @property
     def oldest(self) -> float | None:
         """The time since when somebody waits; None when nobody does."""
-        times = [t.arrived for t in self.tickets[:1]]
+        times = [t.arrived for t in self.tickets]
         if self.wanted_since is not None:
             times.append(self.wanted_since)
+        return min(times, default=None)
+
+    def overdue_at(self, max_wait: float) -> float | None:
+        """When its oldest waiter reaches the aging bound; None when nobody waits."""
+        times = [t.arrived + max_wait for t in self.tickets]
+        if self.wanted_since is not None:
+            times.append(self.wanted_since + (0.0 if self.urgent else max_wait))
         return min(times, default=None)
 
 
@@ -75,7 +88,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Start (or wake) `model` on these devices after the victims went."""
+    """Start (or wake) `model` on these devices after the victims went.
+
+    For the ledger: `reserve`, or `grow` if the model (a sleeping one) has a reservation already. `reason` begins with
+    one of `wake`, `fits`, `idle`, `max_wait`, `operator`; what follows a colon is for people.
+    """
 
     model: str
     device_bytes: dict[str, int]
@@ -85,7 +102,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nothing for this lane yet; `until` is when time alone may change that."""
+    """Nothing for this lane yet; `until` is when time alone may change that.
+
+    `reason` begins with one of `slots`, `loading`, `stopping`, `room`, `order`; what follows a colon is for people.
+    """
 
     model: str
     reason: str
@@ -94,7 +114,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The lane can never be served as things stand: answer its tickets now."""
+    """The lane can never be served as things stand: answer its tickets now.
+
+    `reason` is for the callers. It is empty for an instance in BACKOFF or FAILED: its own reason says it better.
+    """
 
     model: str
     reason: str
@@ -109,5 +132,147 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
     Guarantees: a READY lane with free slots is granted whatever other lanes do; loads that fit together are decided
     together; each decision is made against the ledger as the decisions before it will leave it; a lane whose oldest
     waiter is `max_wait` old takes its room from busy instances too, and no younger lane may take that room first.
+
+    Grants come first (they take no room), then the other lanes by the age of their oldest waiter, or by the moment when
+    they were last served if that is later. A READY lane that is only wanted, without tickets, gets no decision.
     """
-    raise NotImplementedError
+    waiting = [lane for lane in view.lanes if lane.oldest is not None]
+    ready = [_serve(lane) for lane in waiting if lane.state is State.READY and lane.tickets]
+    granted = {d.model: len(d.tickets) for d in ready if isinstance(d, Grant)}
+    board = _Board(view, rules, now, granted)
+    others = sorted((lane for lane in waiting if lane.state is not State.READY), key=board.turn)
+    return (*ready, *(board.decide(lane) for lane in others))
+
+
+def _serve(lane: Lane) -> Grant | Hold:
+    if lane.free_slots <= 0:
+        return Hold(lane.model, "slots: all leases that it may give are out")
+    queue = sorted(lane.tickets, key=lambda t: (-t.priority, t.arrived))
+    return Grant(lane.model, tuple(queue[: lane.free_slots]))
+
+
+class _Board:
+    """What the decisions of one round have changed so far."""
+
+    def __init__(self, view: View, rules: Rules, now: float, granted: Mapping[str, int]) -> None:
+        self._rules = rules
+        self._now = now
+        self._ledger = view.ledger
+        # Who is served in this round is busy; a sleeper that somebody waits for is not idle either: it can be woken at
+        # once, and whoever needs its room for good gets it at the aging bound.
+        wanted = {lane.model for lane in view.lanes if lane.oldest is not None and lane.state is State.SLEEPING}
+        self._residents = [
+            replace(r, leases=r.leases + granted.get(r.model, 0) + (r.model in wanted)) for r in view.residents
+        ]
+        self._closed: dict[str, tuple[str, float | None]] = {}
+        """Devices kept for an overdue lane: its model, and when it can have them."""
+
+    def turn(self, lane: Lane) -> tuple[float, int, str]:
+        """Sort key: who is looked at first."""
+        since = self._overdue_at(lane)
+        if lane.served_until is not None:
+            since = max(since, lane.served_until + self._rules.max_wait)
+        return since, -lane.priority, lane.model
+
+    def decide(self, lane: Lane) -> Decision:
+        if lane.state in {State.BACKOFF, State.FAILED}:
+            return Refuse(lane.model, "")
+        if lane.state in {State.DRAINING, State.SUSPENDING, State.STOPPING}:
+            return Hold(lane.model, "stopping")
+        if lane.state in {State.STARTING, State.WAKING}:
+            return Hold(lane.model, "loading")
+        own = self._ledger.reservations.get(lane.model)
+        if own is None:
+            return self._load(lane, lane.wish)
+        if own.leaving:
+            return Hold(lane.model, "stopping")
+        if lane.state is State.STOPPED or not own.begun:
+            return Hold(lane.model, "loading: waits for its memory")
+        return self._wake(lane, own)
+
+    def _wake(self, lane: Lane, own: Reservation) -> Decision:
+        blocked = [self._closed[d] for d in own.device_bytes if d in self._closed]
+        if blocked:
+            return self._behind(lane, blocked)
+        if all(size >= lane.per_device for size in own.device_bytes.values()):
+            self._loads(lane)
+            return Load(lane.model, dict(own.device_bytes), (), "wake")
+        return self._load(lane, DeviceWish(ids=tuple(own.device_bytes)))
+
+    def _load(self, lane: Lane, wish: DeviceWish) -> Decision:
+        overdue_at = self._overdue_at(lane)
+        overdue = overdue_at <= self._now
+        found = self._place(lane, wish, drain_busy=overdue, closed=self._closed)
+        if isinstance(found, Placement):
+            return self._take(lane, found, overdue=overdue)
+        if found.permanent:
+            return Refuse(lane.model, found.reason)
+        if self._closed and isinstance(self._place(lane, wish, drain_busy=overdue), Placement):
+            return self._behind(lane, list(self._closed.values()))
+        if overdue:
+            self._keep(lane, wish, found.until)
+        return Hold(lane.model, f"room: {found.reason}", self._soonest(overdue_at, found.until))
+
+    def _loads(self, lane: Lane) -> None:
+        """It is no victim for anybody from now on."""
+        self._residents = [r for r in self._residents if r.model != lane.model]
+
+    def _take(self, lane: Lane, found: Placement, *, overdue: bool) -> Load:
+        ledger = self._ledger
+        for victim in found.victims:
+            ledger = ledger.leave(victim)
+        change = ledger.grow if lane.model in ledger.reservations else ledger.reserve
+        self._ledger = change(lane.model, found.device_bytes)
+        self._loads(lane)
+        if not found.victims:
+            reason = "fits"
+        else:
+            why = "idle" if not overdue else "operator" if lane.urgent else "max_wait"
+            reason = f"{why}: evicts {', '.join(found.victims)}"
+        return Load(lane.model, dict(found.device_bytes), found.victims, reason)
+
+    def _keep(self, lane: Lane, wish: DeviceWish, until: float | None) -> None:
+        """Nobody younger takes the devices where an overdue lane will find room first. While that is not known (loads
+        are in the way): those where it could go with everything but the pinned gone. None if even that is too little
+        (foreign use): it must not keep the others waiting for nothing."""
+        if until is not None:
+            there = self._place(lane, wish, drain_busy=True, closed=self._closed, at=until)
+        else:
+            pinned = {r.model for r in self._residents if r.pinned}
+            rest = {m: r for m, r in self._ledger.reservations.items() if m in pinned}
+            there = self._place(
+                lane, wish, drain_busy=True, closed=self._closed, ledger=Ledger(self._ledger.devices, rest)
+            )
+        if isinstance(there, Placement):
+            for device in there.device_bytes:
+                self._closed[device] = (lane.model, until)
+
+    def _behind(self, lane: Lane, blocked: Sequence[tuple[str, float | None]]) -> Hold:
+        models = ", ".join(dict.fromkeys(model for model, _ in blocked))
+        until = self._soonest(self._overdue_at(lane), *(u for _, u in blocked))
+        return Hold(lane.model, f"order: {models} waits longer and needs the room", until)
+
+    def _soonest(self, *times: float | None) -> float | None:
+        """The first of them that is not past: time has no other news."""
+        return min((t for t in times if t is not None and self._now < t < inf), default=None)
+
+    def _place(
+        self,
+        lane: Lane,
+        wish: DeviceWish,
+        *,
+        drain_busy: bool,
+        closed: Container[str] = (),
+        at: float | None = None,
+        ledger: Ledger | None = None,
+    ) -> Placement | NoPlacement:
+        """As things stand, without what the model itself holds (a sleeper that needs more)."""
+        return place(
+            (ledger or self._ledger).release(lane.model), wish, lane.per_device, self._residents,
+            self._now if at is None else at,
+            min_dwell=self._rules.min_dwell, drain_busy=drain_busy, closed=closed,
+        )  # fmt: skip
+
+    def _overdue_at(self, lane: Lane) -> float:
+        at = lane.overdue_at(self._rules.max_wait)
+        return inf if at is None else at
