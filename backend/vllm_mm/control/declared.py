@@ -1,0 +1,118 @@
+"""From what was declared, in the configuration file or over the admin API, to the specs that everything else works with."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import BadRequest, ConfigError
+from vllm_mm.domain.specs import (
+    DeviceWish,
+    EngineKind,
+    IdlePolicy,
+    ModelSpec,
+    RetryPolicy,
+    Source,
+    StartLimits,
+    Task,
+)
+from vllm_mm.settings import DefaultsConfig, ModelConfig, Section, Settings, SettingsError, parse_model
+
+
+def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: Source = Source.FILE) -> ModelSpec:
+    """The spec of one model: what it says itself, over the defaults."""
+    engine = model.engine or defaults.engine
+    own_args = {**defaults.args, **model.args} if engine == "vllm" else dict(model.args)
+    wish = model.devices
+    return ModelSpec(
+        id=model_id,
+        engine=EngineKind(engine),
+        model=model.model,
+        executable=model.executable or defaults.executable,
+        args={name: value for name, value in own_args.items() if value is not None},
+        env={**defaults.env, **model.env},
+        command=model.command,
+        sim=model.sim,
+        task=Task(model.task),
+        aliases=model.aliases,
+        devices=DeviceWish(count=wish.count or len(wish.ids) or 1, ids=wish.ids),
+        memory=model.memory,
+        pinned=model.pinned,
+        preload=model.preload,
+        priority=model.priority,
+        concurrency=model.concurrency or defaults.concurrency,
+        idle=IdlePolicy(**_merged(defaults.idle, model.idle)),
+        start=StartLimits(**_merged(defaults.start, model.start)),
+        retry=RetryPolicy(**_merged(defaults.retry, model.retry)),
+        request_defaults=model.request_defaults,
+        request_overrides=model.request_overrides,
+        lora=model.lora,
+        source=source,
+    )
+
+
+def catalog(settings: Settings, stored: Mapping[str, Mapping[str, Any]] | None = None) -> Catalog:
+    """All models: those of the file, and those of the database (`stored`: id to declaration) that the file does not have.
+
+    The file wins over a stored model with the same id. Raises ConfigError when names clash or a stored declaration
+    no longer fits the configuration; `usable` sorts those out beforehand.
+    """
+    declared = [spec(model_id, model, settings.defaults) for model_id, model in settings.models.items()]
+    for model_id, raw in (stored or {}).items():
+        if model_id in settings.models:
+            continue
+        try:
+            declared.append(spec_from_api(model_id, raw, settings))
+        except BadRequest as e:
+            raise ConfigError(f"the model {model_id!r}, made over the API, cannot be used: {e.message}") from e
+    return Catalog(declared)
+
+
+def usable(
+    settings: Settings, stored: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """The stored declarations that can be used together with `settings`, and for the others the reason why not.
+
+    A start must not fail because of one: the configuration may have changed since it was stored.
+    """
+    good: dict[str, Mapping[str, Any]] = {}
+    bad: dict[str, str] = {}
+    known = catalog(settings)
+    for model_id, raw in stored.items():
+        if model_id in settings.models:
+            bad[model_id] = "the configuration file has a model with this id"
+            continue
+        try:
+            known = known.with_spec(spec_from_api(model_id, raw, settings))
+        except (BadRequest, ConfigError) as e:
+            bad[model_id] = e.message
+        else:
+            good[model_id] = raw
+    return good, bad
+
+
+def model_config_from_api(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelConfig:
+    """The body of a request that declares a model. Raises BadRequest that names every wrong field and the nearest right one."""
+    try:
+        return parse_model(model_id, raw, settings)
+    except SettingsError as e:
+        first = e.problems[0].path
+        raise BadRequest("; ".join(str(p) for p in e.problems), param=".".join(map(str, first)) or None) from e
+
+
+def spec_from_api(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelSpec:
+    """As `model_config_from_api`, as far as the spec."""
+    return spec(model_id, model_config_from_api(model_id, raw, settings), settings.defaults, Source.API)
+
+
+def difference(before: Iterable[ModelSpec], after: Iterable[ModelSpec]) -> tuple[set[str], set[str], set[str]]:
+    """Ids that a reload adds, removes, and changes so that a running engine no longer fits (another fingerprint)."""
+    old = {s.id: s for s in before}
+    new = {s.id: s for s in after}
+    changed = {i for i in old.keys() & new.keys() if old[i].fingerprint != new[i].fingerprint}
+    return new.keys() - old.keys(), old.keys() - new.keys(), changed
+
+
+def _merged(defaults: Section, own: Section) -> dict[str, Any]:
+    """The defaults, overlaid with what was set explicitly (null included: it means never)."""
+    values = {name: getattr(defaults, name) for name in type(defaults).model_fields}
+    return values | {name: getattr(own, name) for name in own.model_fields_set}

@@ -1,0 +1,128 @@
+"""What a shape alone cannot tell: values that contradict each other. Each finding has its key path and what to do."""
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+from typing import TypeAlias
+
+from vllm_mm.settings.model import DefaultsConfig, DeviceConfig, ModelConfig, Settings
+from vllm_mm.settings.nodes import KeyPath
+
+Finding: TypeAlias = tuple[KeyPath, str]
+
+OWN_ARGUMENTS = frozenset({"host", "port", "uds", "served-model-name"})
+"""Arguments of `vllm serve` that the controller sets itself."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check(settings: Settings) -> list[Finding]:
+    """Everything that is contradictory in `settings`."""
+    return [*_server(settings), *_devices(settings), *_names(settings), *_models(settings)]
+
+
+def check_model(
+    model: ModelConfig, defaults: DefaultsConfig, devices: tuple[DeviceConfig, ...] | None
+) -> list[Finding]:
+    """Everything that is contradictory in one model; `devices` are the listed ones, None when they are found at start."""
+    return [*_engine(model, defaults), *_wish(model, devices)]
+
+
+def _server(settings: Settings) -> Iterator[Finding]:
+    auth, host = settings.auth, settings.server.host
+    if auth.mode == "none" and not auth.force and not is_loopback(host):
+        yield (
+            ("auth", "mode"),
+            (
+                f"`none` on {host} would let everybody on the network in; set `server.host` to 127.0.0.1, "
+                "use `keys`, or set `auth.force: true` when something in front of it guards it"
+            ),
+        )
+
+
+def _devices(settings: Settings) -> Iterator[Finding]:
+    if isinstance(settings.devices, str):
+        return
+    if not settings.devices:
+        yield ("devices",), "an empty list leaves nothing to run models on; write `auto`, `cpu` or at least one device"
+    seen: set[str] = set()
+    for i, device in enumerate(settings.devices):
+        if device.id in seen:
+            yield ("devices", i, "id"), f"{device.id!r} is listed already; remove one"
+        seen.add(device.id)
+        if device.simulated and device.memory is None:
+            yield ("devices", i), "a simulated device needs its `memory`, such as `memory: 24GiB`"
+        if device.memory is not None and device.headroom is not None and device.headroom >= device.memory:
+            yield ("devices", i, "headroom"), "has to be smaller than `memory`, else nothing fits"
+
+
+def _names(settings: Settings) -> Iterator[Finding]:
+    owners: dict[str, str] = dict.fromkeys(settings.models, "")
+    for model_id, model in settings.models.items():
+        base: KeyPath = ("models", model_id)
+        names: list[tuple[KeyPath, str]] = [((*base, "aliases", i), n) for i, n in enumerate(model.aliases)]
+        names += [((*base, "lora", n), n) for n in model.lora]
+        for path, name in names:
+            if name in owners:
+                owner = owners[name] or name
+                yield path, f"{name!r} is a name of the model {owner!r} already; remove it from one of them"
+            owners.setdefault(name, model_id)
+
+
+def _models(settings: Settings) -> Iterator[Finding]:
+    for name in settings.defaults.args:
+        yield from _argument(("defaults", "args"), name)
+    listed = None if isinstance(settings.devices, str) else settings.devices
+    for model_id, model in settings.models.items():
+        for path, message in check_model(model, settings.defaults, listed):
+            yield ("models", model_id, *path), message
+
+
+def _argument(path: KeyPath, name: str) -> Iterator[Finding]:
+    plain = name.lstrip("-").replace("_", "-")
+    if name.startswith("-"):
+        yield (*path, name), f"write it without the dashes: `{name.lstrip('-')}`"
+    elif plain in OWN_ARGUMENTS:
+        yield (*path, name), f"vllm-mm sets `--{plain}` itself; remove it"
+
+
+def _engine(model: ModelConfig, defaults: DefaultsConfig) -> Iterator[Finding]:
+    engine = model.engine or defaults.engine
+    if engine == "command":
+        if not model.command:
+            yield ("command",), "a `command` engine needs its argument list"
+        elif not any("{port}" in part or "{socket}" in part for part in model.command):
+            yield ("command",), "has to contain `{port}` (or `{socket}`): the engine must listen where it is told to"
+    elif model.command:
+        yield ("command",), f"is for `engine: command`, but this is a `{engine}` engine"
+    if engine != "sim" and model.sim:
+        yield ("sim",), f"is for `engine: sim`, but this is a `{engine}` engine"
+    if engine != "vllm" and model.args:
+        yield ("args",), f"is for `engine: vllm`, but this is a `{engine}` engine"
+    if engine != "vllm" and model.executable is not None:
+        yield ("executable",), f"is for `engine: vllm`, but this is a `{engine}` engine"
+    for name in model.args:
+        yield from _argument(("args",), name)
+
+
+def _wish(model: ModelConfig, devices: tuple[DeviceConfig, ...] | None) -> Iterator[Finding]:
+    count, ids = model.devices.count, model.devices.ids
+    if ids and count is not None and count != len(ids):
+        yield ("devices", "count"), f"is {count}, but `ids` names {len(ids)}; remove one of the two"
+    if len(set(ids)) != len(ids):
+        yield ("devices", "ids"), "names a device twice"
+    if devices is None:
+        return
+    known = {device.id for device in devices}
+    for i, device_id in enumerate(ids):
+        if device_id not in known:
+            yield ("devices", "ids", i), f"there is no device {device_id!r}; `devices` has {', '.join(sorted(known))}"
+    if (count or 1) > len(known):
+        yield ("devices", "count"), f"asks for {count} devices, but `devices` has {len(known)}"
