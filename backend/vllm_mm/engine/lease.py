@@ -129,9 +129,10 @@ class LeaseGate:
         self._on_gone = on_gone
         self._report_if_gone()
 
-    def reopen(self) -> None:
-        """Only the actor: an undrained instance takes leases again."""
+    def reopen(self, now: float) -> None:
+        """Only the actor: an undrained or woken instance takes leases again."""
         self._on_gone = None
+        self.last_used = now
         self._open = self._channel is not None
         self._on_release()
 

@@ -1,0 +1,536 @@
+"""The ProcessManager: which engines exist, in which state, on which devices, and the one way to reach them.
+
+`_swap_inflight` is held only around "decide and flip": re-check, reserve, mark the target, write its row. Never across
+a stop, a start, a sleep, a wake, or any wait for a network or a process. `_loading_events` has one entry per load under
+way: N waiters, one start; it is cleared on success and on failure, and everybody is answered either way.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from vllm_mm.domain import lifecycle as lc
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
+from vllm_mm.domain.launches import LaunchRecord
+from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, Reset, State
+from vllm_mm.domain.residency import Ledger, Resident
+from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine import command
+from vllm_mm.engine.footprint import Footprint, footprint
+from vllm_mm.engine.instance import ModelInstance, Tools
+from vllm_mm.engine.lease import Lease
+from vllm_mm.engine.loading import Loading, eta, retry_after
+from vllm_mm.engine.policy import OnTeardown, Places, Policy
+from vllm_mm.engine.ports import LaunchPlan
+from vllm_mm.engine.room import Room
+from vllm_mm.engine.views import InstanceView, WaitInfo
+
+log = logging.getLogger(__name__)
+
+DB_DEADLINE = 10.0
+"""Seconds for the one row that is written while `_swap_inflight` is held."""
+TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
+
+
+class WaitingRoom(Protocol):
+    """The InferenceQueue, as the manager sees it."""
+
+    async def admit(self, ticket: Ticket) -> Lease: ...
+    def waits(self, model: str) -> bool: ...
+    def count(self, model: str) -> int: ...
+    def position(self, ticket: str, model: str) -> int: ...
+    def why(self, model: str) -> str: ...
+    def kick(self) -> None: ...
+    def fail(self, model: str, error: MMError) -> None: ...
+    def refuse_streams(self, model: str, error: MMError) -> None: ...
+    def refuse_all(self, error: MMError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Somebody other than a request wants a model READY."""
+
+    since: float
+    urgent: bool
+    cause: str
+    why_not: str = ""
+
+
+class ProcessManager:
+    """Owns all instances and the device ledger."""
+
+    def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:
+        self.catalog = catalog
+        self._tools = tools
+        self._policy = policy
+        self._places = places
+        self._instances: dict[str, ModelInstance] = {}
+        self._swap_inflight = asyncio.Lock()
+        self._loading_events: dict[str, Loading] = {}
+        self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
+        self._wishes: dict[str, Wish] = {}
+        self._pins: dict[str, bool] = {}
+        self._learned: dict[tuple[str, str], int] = {}
+        self._load_times: dict[str, float] = {}
+        self._queue: WaitingRoom | None = None
+        self._closing = False
+
+    def attach(self, queue: WaitingRoom) -> None:
+        """Wire the queue in; once, before the first request."""
+        self._queue = queue
+
+    # The one way to an engine.
+
+    def lease(self, ticket: Ticket) -> "Leasing":
+        """`async with manager.lease(ticket) as lease:` is the only way to send anything to an engine.
+
+        At once, without a lock or a wait, when the model is READY, has a free slot and nobody waits for one; else
+        through the queue, with its errors.
+        """
+        return Leasing(self, ticket)
+
+    def fast_lease(self, ticket: Ticket) -> Lease | None:
+        """The fast path of `lease`."""
+        if self._waiting.waits(ticket.model):
+            return None
+        return self.grant(ticket)
+
+    async def slow_lease(self, ticket: Ticket) -> Lease:
+        """The other path of `lease`."""
+        return await self._waiting.admit(ticket)
+
+    def grant(self, ticket: Ticket) -> Lease | None:
+        instance = self._instances.get(ticket.model)
+        return instance.gate.try_acquire(ticket, self._tools.clock.now()) if instance is not None else None
+
+    def take_back(self, lease: Lease) -> None:
+        """Give a lease back; harmless when it was revoked or given back before."""
+        instance = self._instances.get(lease.model)
+        if instance is not None:
+            instance.gate.release(lease, self._tools.clock.now())
+
+    @property
+    def _waiting(self) -> WaitingRoom:
+        if self._queue is None:
+            raise RuntimeError("ProcessManager.attach was not called")
+        return self._queue
+
+    # What the queue asks.
+
+    def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View:
+        """Everything that a scheduling decision may depend on, at this moment."""
+        waiting = dict(lanes)
+        models = [*waiting, *(m for m in self._wishes if m not in waiting)]
+        return View(
+            lanes=[lane for m in models if (lane := self._lane(m, waiting.get(m, ()))) is not None],
+            residents=[self._resident(i) for i in self._instances.values() if i.state in lc.LIVE],
+            ledger=self._room.ledger,
+        )
+
+    def _lane(self, model: str, tickets: tuple[Ticket, ...]) -> Lane | None:
+        instance = self._instance(model)
+        if instance is None:
+            return None
+        wish = self._wishes.get(model)
+        state = State.STARTING if model in self._loading_events else instance.state
+        return Lane(
+            model=model, state=state, tickets=tickets,
+            wanted_since=wish.since if wish is not None and state is not State.READY else None,
+            urgent=wish is not None and wish.urgent,
+            wish=instance.spec.devices, per_device=self.footprint(instance.spec).per_device,
+            free_slots=instance.gate.free, priority=instance.spec.priority,
+        )  # fmt: skip
+
+    def _resident(self, instance: ModelInstance) -> Resident:
+        return Resident(
+            model=instance.spec.id, state=instance.state, leases=instance.gate.count, pinned=self.pinned(instance.spec),
+            last_used=instance.gate.last_used, ready_since=instance.snapshot.ready_since, priority=instance.spec.priority,
+        )  # fmt: skip
+
+    def refusal(self, ticket: Ticket) -> MMError | None:
+        if self._closing:
+            return ShuttingDown("The server is shutting down. Try again in a few seconds.", retry_after=5.0)
+        instance = self._instance(ticket.model)
+        if instance is None:
+            return UnknownModel(f"The model `{ticket.model}` does not exist any more.")
+        i = instance.snapshot
+        if i.state in {State.FAILED, State.BACKOFF}:
+            return self._start_failed(instance)
+        doomed = i.state is State.STOPPING and i.then is not lc.Then.STOPPED
+        if doomed and ticket.model not in self._loading_events:
+            return self._start_failed(instance)
+        if ticket.stream and i.state in TEARDOWN and self._policy.on_teardown is OnTeardown.RETRY:
+            return self._torn_down(instance)
+        return None
+
+    def _torn_down(self, instance: ModelInstance) -> TornDown:
+        i = instance.snapshot
+        return TornDown(
+            f"The engine of `{i.model}` is {i.state.value} ({i.reason}). Try again after the time in Retry-After.",
+            retry_after=retry_after(self.eta(i.model)),
+        )
+
+    def _start_failed(self, instance: ModelInstance, reason: str = "") -> StartFailed:
+        i, now = instance.snapshot, self._tools.clock.now()
+        phase = next(reversed(instance.phases), "spawn") if instance.phases else "spawn"
+        if i.state is State.BACKOFF and i.deadline is not None:
+            then, after = f"It is tried again in {max(0.0, i.deadline - now):.0f} s.", max(1.0, i.deadline - now)
+        elif i.state is State.FAILED or i.then is lc.Then.FAILED:
+            then, after = f"It stays down until `vllm-mm load {i.model}` or a changed configuration.", 60.0
+        else:
+            then, after = "It is tried again.", max(1.0, lc.backoff_delay(i.retry, max(1, i.failures)))
+        return StartFailed(
+            f"The model `{i.model}` could not be served: {reason or i.reason}. {then}",
+            phase=phase, log_tail=instance.tail(20), retry_after=retry_after(after),
+        )  # fmt: skip
+
+    def held(self, model: str, reason: str) -> None:
+        """A wish has to wait; remembered to be shown."""
+        wish = self._wishes.get(model)
+        if wish is not None and wish.why_not != reason:
+            self._wishes[model] = replace(wish, why_not=reason)
+
+    def refused(self, model: str, error: MMError) -> None:
+        """A wish that can never be fulfilled is dropped and told."""
+        if self._wishes.pop(model, None) is not None:
+            self._emit("swap.refused", model, error.message)
+
+    def unwanted(self, model: str) -> None:
+        if self._policy.cancel_unwanted_loads and model in self._loading_events and model not in self._wishes:
+            self._call_off(model, "nobody waits for it any more")
+
+    async def carry_out(self, load: Load) -> None:
+        """Decide and flip, under `_swap_inflight`; what follows runs in a task of its own."""
+        async with self._swap_inflight:
+            loading = await self._flip(load)
+        if loading is not None:
+            loading.task = asyncio.get_running_loop().create_task(self._swap_in(loading), name=f"load-{load.model}")
+
+    async def _flip(self, load: Load) -> Loading | None:
+        """Re-check, reserve, mark, write the row. None when the decision is stale: the next round decides again."""
+        instance = self._instance(load.model)
+        if self._closing or instance is None or load.model in self._loading_events:
+            return None
+        if instance.state not in {State.STOPPED, State.SLEEPING}:
+            return None
+        victims = [self._instances[v] for v in load.victims if v in self._instances]
+        if any(v.state not in {State.READY, State.SLEEPING} for v in victims):
+            return None
+        if not self._room.promise(load.model, load.device_bytes, load.victims):
+            return None
+        loading = self._mark(instance, load)
+        if instance.state is State.STOPPED:
+            try:
+                async with asyncio.timeout(DB_DEADLINE):
+                    await self._tools.store.save(self._intent(instance.spec, loading))
+            except Exception as error:  # noqa: BLE001  # whatever the database says, the promise has to be undone
+                self._give_up(loading, f"the database did not take the launch: {error}")
+                return None
+        for victim in victims:
+            victim.tell(self._eviction(load))
+        return loading
+
+    def _mark(self, instance: ModelInstance, load: Load) -> Loading:
+        wish = self._wishes.get(load.model)
+        loading = Loading(
+            load=load, generation=instance.snapshot.generation + 1, token=secrets.token_hex(16),
+            began=self._tools.clock.now(), cause=wish.cause if wish is not None else load.reason,
+        )  # fmt: skip
+        self._loading_events[load.model] = loading
+        self._emit(
+            "swap.planned", load.model, loading.cause,
+            {"victims": list(load.victims), "devices": load.device_bytes, "reason": load.reason},
+        )  # fmt: skip
+        return loading
+
+    def _eviction(self, load: Load) -> Drain:
+        return Drain(
+            Goal.STOP, self._policy.drain_timeout, cause=f"room for {load.model}", on_timeout=self._policy.on_drain_timeout
+        )
+
+    async def _swap_in(self, loading: Loading) -> None:
+        """Wait for the room, then start (or wake). Every way out settles the load."""
+        model = loading.load.model
+        instance = self._instances[model]
+        patience = self._policy.drain_timeout + 3 * self._policy.timeouts.stop + instance.spec.start.deadline
+        try:
+            async with asyncio.timeout(patience):
+                await self._room.take(model)
+            if instance.state is State.SLEEPING:
+                await instance.ask(lc.Wake(loading.cause))
+            else:
+                await instance.ask(lc.Start(loading.cause))
+        except TimeoutError:
+            self._give_up(loading, f"no room on its devices after {patience:.0f} s")
+        except MMError as error:
+            self._give_up(loading, error.message)
+        except asyncio.CancelledError:
+            if instance.state not in lc.LIVE:
+                self._give_up(loading, loading.reason or "called off")
+            raise
+
+    def _give_up(self, loading: Loading, reason: str) -> None:
+        """A load that never became a process: give the room back and answer everybody."""
+        model = loading.load.model
+        instance = self._instances[model]
+        self._room.profiled(model)
+        if instance.state not in lc.LIVE:
+            self._room.release(model)
+        self._emit("swap.given_up", model, reason)
+        self.settled(instance, ok=False, reason=reason)
+
+    # What the instances tell.
+
+    def plan_launch(self, spec: ModelSpec, generation: int) -> LaunchPlan:
+        loading = self._loading_events[spec.id]
+        record = self._intent(spec, loading)
+        argv, env = command.build(
+            spec, address=record.address, device_bytes=record.device_bytes, devices=self.devices(), workdir=record.workdir,
+            token=record.token, owner=self._places.owner, cache_dir=self._places.cache,
+            sim_ledger=self._places.sim_ledger, python=self._places.python,
+        )  # fmt: skip
+        return LaunchPlan(
+            model=spec.id, generation=generation, token=record.token, argv=argv, env=env, address=record.address,
+            workdir=record.workdir, log=record.log, fingerprint=record.fingerprint, device_bytes=record.device_bytes,
+        )  # fmt: skip
+
+    def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:
+        workdir = self._places.run / loading.token[:12]
+        if loading.address is None:
+            loading.address = command.address_for(spec, workdir)
+        slug = "".join(c if c.isalnum() or c in "-._" else "_" for c in spec.id)[:80]
+        return LaunchRecord(
+            model=spec.id, generation=loading.generation, token=loading.token, pid=0, start_ticks=0, boot_id="",
+            address=loading.address, workdir=workdir, log=self._places.logs / f"{slug}.log",
+            fingerprint=spec.fingerprint, device_bytes=dict(loading.load.device_bytes), started_at=self._tools.clock.wall(),
+        )  # fmt: skip
+
+    def changed(self, instance: ModelInstance, before: Instance, after: Instance) -> None:
+        model = instance.spec.id
+        if after.state is before.state:
+            if after.progress.phase in PROFILED_FROM and after.progress.phase != before.progress.phase:
+                self._room.profiled(model)
+            return
+        if after.state is State.STOPPING or (after.state is State.DRAINING and after.goal is Goal.STOP):
+            self._room.leave(model)
+        if before.state in lc.LOADING:
+            self._room.profiled(model)
+        if before.state in lc.LIVE and after.state not in lc.LIVE:
+            self._room.release(model)
+        if after.state in TEARDOWN and self._policy.on_teardown is OnTeardown.RETRY:
+            self._waiting.refuse_streams(model, self._torn_down(instance))
+        if after.state is State.READY and before.state is State.STARTING:
+            took = after.since - before.since
+            self._load_times[model] = (self._load_times.get(model, took) + took) / 2
+        self._waiting.kick()
+
+    def settled(self, instance: ModelInstance, *, ok: bool, reason: str) -> None:
+        model = instance.spec.id
+        loading = self._loading_events.pop(model, None)
+        self._wishes.pop(model, None)
+        if loading is not None:
+            loading.settle(ok=ok, reason=reason)
+        if not ok:
+            self._waiting.fail(model, self._start_failed(instance, reason))
+        self._waiting.kick()
+
+    def slot_freed(self, model: str) -> None:
+        if self._queue is not None and self._queue.waits(model):
+            self._queue.kick()
+
+    # What operators and policies ask.
+
+    async def start(self, model: str, cause: str, *, urgent: bool = True) -> None:
+        """Want `model` READY. Returns at once; `settled_state` waits. An operator's start forgets earlier failures.
+
+        Raises UnknownModel, ShuttingDown.
+        """
+        instance = self.require(model)
+        if self._closing:
+            raise ShuttingDown("The server is shutting down.")
+        if instance.state is State.READY or model in self._loading_events:
+            return
+        if instance.state in {State.FAILED, State.BACKOFF}:
+            await instance.ask(Reset(cause))
+        self._wishes[model] = Wish(self._tools.clock.now(), urgent, cause)
+        self._waiting.kick()
+
+    async def stop(self, model: str, cause: str, *, force: bool = False) -> None:
+        """Drain and stop; at once with `force`, or while it loads. Returns when it is told, not when it is gone."""
+        instance = self.require(model)
+        self._wishes.pop(model, None)
+        if self._call_off(model, f"stopped by {cause}"):
+            return
+        timeout = self._policy.drain_timeout
+        await instance.ask(Kill(cause) if force else Drain(Goal.STOP, timeout, cause, self._policy.on_drain_timeout))
+
+    def _call_off(self, model: str, reason: str) -> bool:
+        """End a load that waits for room (True), or kill one that has a process."""
+        loading = self._loading_events.get(model)
+        if loading is None:
+            return False
+        instance = self._instances[model]
+        if instance.state in lc.LOADING:
+            instance.tell(Kill(reason))
+            return True
+        loading.reason = reason
+        if loading.task is not None:
+            loading.task.cancel()
+        else:
+            self._give_up(loading, reason)
+        return True
+
+    async def restart(self, model: str, cause: str) -> None:
+        """Drain, stop, start again."""
+        instance = self.require(model)
+        if instance.state in lc.LIVE:
+            await self.stop(model, cause)
+        await self.start(model, cause)
+
+    async def sleep(self, model: str, cause: str) -> None:
+        """Drain, then put to sleep. Raises Conflict where the engine cannot."""
+        instance = self.require(model)
+        if not command.can_sleep(instance.spec, self.devices()):
+            raise Conflict(
+                f"{model} cannot sleep: its engine has no sleep mode here (vLLM on a GPU with `enable-sleep-mode` "
+                "in its args has one, the CPU build has none). Stop it instead."
+            )
+        await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
+
+    async def wake(self, model: str, cause: str) -> None:
+        """Wake a sleeping instance. Raises Conflict when it does not sleep."""
+        instance = self.require(model)
+        if instance.state in {State.READY, State.WAKING}:
+            return
+        if instance.state is not State.SLEEPING:
+            raise Conflict(f"{model} is {instance.state.value}, not asleep. `load` starts it.")
+        await self.start(model, cause)
+
+    async def drain(self, model: str, cause: str) -> None:
+        """No new requests; what runs is let finish, however long it takes; then stop."""
+        await self.require(model).ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
+
+    async def undrain(self, model: str, cause: str) -> None:
+        """Take a drain back. Raises Conflict when the memory was promised to another model."""
+        instance = self.require(model)
+        if instance.state is State.DRAINING and not self._room.stay(model):
+            raise Conflict(f"{model} cannot stay: its memory was promised to another model")
+        await instance.ask(lc.Undrain(cause))
+
+    async def reset(self, model: str, cause: str) -> None:
+        """Forget the failures of a FAILED or backing-off instance."""
+        await self.require(model).ask(Reset(cause))
+
+    def pin(self, model: str, *, pinned: bool) -> None:
+        """Never (or again) a victim, until the controller restarts or the configuration says otherwise."""
+        self.require(model)
+        self._pins[model] = pinned
+        self._waiting.kick()
+
+    def pinned(self, spec: ModelSpec) -> bool:
+        return self._pins.get(spec.id, spec.pinned)
+
+    # What anybody may look at.
+
+    def require(self, model: str) -> ModelInstance:
+        """The instance, made if this is the first time. Raises UnknownModel."""
+        instance = self._instance(model)
+        if instance is None:
+            self.catalog.resolve(model)
+            raise UnknownModel(f"The model `{model}` does not exist.")
+        return instance
+
+    def _instance(self, model: str) -> ModelInstance | None:
+        instance = self._instances.get(model)
+        if instance is None and (spec := self.catalog.get(model)) is not None:
+            instance = self._instances[model] = ModelInstance(spec, self, self._tools, self._policy.timeouts)
+        return instance
+
+    def instances(self) -> Sequence[ModelInstance]:
+        """Those that exist, running or not."""
+        return tuple(self._instances.values())
+
+    def loading(self, model: str) -> Loading | None:
+        return self._loading_events.get(model)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._room.ledger
+
+    def devices(self) -> Sequence[Any]:
+        return tuple(self._room.ledger.devices.values())
+
+    def footprint(self, spec: ModelSpec) -> Footprint:
+        return footprint(spec, self._room.ledger.devices, self._learned)
+
+    def eta(self, model: str) -> float | None:
+        """Seconds until `model` could be READY, from what loads took before; None when it will not by itself."""
+        instance = self._instance(model)
+        if instance is None:
+            return None
+        behind = self._policy.timeouts.stop / 10 if instance.state in TEARDOWN else 0.0
+        return eta(instance.snapshot, self._load_times, self._tools.clock.now(), behind=behind)
+
+    def wait_info(self, ticket: Ticket) -> WaitInfo:
+        """Where a waiting request stands."""
+        instance = self.require(ticket.model)
+        i = instance.snapshot
+        return WaitInfo(
+            position=self._waiting.position(ticket.id, ticket.model), model=ticket.model, state=i.state,
+            phase=i.progress.phase, percent=i.progress.percent, eta_s=self.eta(ticket.model),
+            why=self._waiting.why(ticket.model),
+        )  # fmt: skip
+
+    def describe(self, model: str) -> InstanceView:
+        """The instance as the admin API shows it."""
+        instance = self.require(model)
+        i, clock = instance.snapshot, self._tools.clock
+        now = clock.now()
+        reservation = self._room.ledger.reservations.get(model)
+        held = dict(reservation.device_bytes) if reservation is not None else {}
+        loading, wish = self._loading_events.get(model), self._wishes.get(model)
+        reason = i.reason
+        if i.state not in lc.LIVE and loading is not None:
+            reason = f"waits for its memory to become free: {loading.load.reason}"
+        elif i.state not in lc.LIVE and wish is not None:
+            reason = wish.why_not or "about to start"
+        idle = i.state is State.READY and not instance.gate.count
+        return InstanceView(
+            id=f"{model}#{i.generation}", model=model, state=i.state, progress=i.progress, elapsed_s=now - i.since,
+            eta_s=self.eta(model) if i.state in lc.LOADING or loading is not None or wish is not None else None,
+            reason=reason, devices=tuple(sorted(held)), pid=instance.pid, in_flight=instance.gate.count,
+            queued=self._waiting.count(model), since=clock.wall() - (now - i.since), failures=i.failures, reserved=held,
+            generation=i.generation, pinned=self.pinned(instance.spec),
+            idle_s=now - instance.gate.last_used if idle else None,
+        )  # fmt: skip
+
+    def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
+        self._tools.journal.emit(kind, model=model, cause=cause, data=data)
+
+
+class Leasing:
+    """`async with` around a lease. A class, not a generator: a parked generator would keep its lease."""
+
+    __slots__ = ("_lease", "_manager", "_ticket")
+
+    def __init__(self, manager: ProcessManager, ticket: Ticket) -> None:
+        self._manager = manager
+        self._ticket = ticket
+        self._lease: Lease | None = None
+
+    async def __aenter__(self) -> Lease:
+        lease = self._manager.fast_lease(self._ticket)
+        if lease is None:
+            lease = await self._manager.slow_lease(self._ticket)
+        self._lease = lease
+        return lease
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._lease is not None:
+            self._manager.take_back(self._lease)
+            self._lease = None

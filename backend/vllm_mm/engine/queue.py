@@ -1,0 +1,309 @@
+"""The inference queue: one bounded lane per model, and the workers that turn tickets into leases.
+
+A worker never carries bytes and never waits for an engine: it hands the lease to the waiting request, whose own task
+does the rest (docs/adr/002-leases.md). A request for a READY model with a free slot does not come here at all.
+"""
+
+import asyncio
+import logging
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from vllm_mm.clock import Clock, Timer
+from vllm_mm.domain.errors import MMError, NoRoom, QueueFull, ShuttingDown, StillLoading
+from vllm_mm.domain.scheduling import Decision, Grant, Hold, Load, Refuse, Ticket, View, decide
+from vllm_mm.engine.lease import Lease
+from vllm_mm.engine.loading import retry_after
+from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.views import QueueEntry
+
+log = logging.getLogger(__name__)
+
+BEAT = 5.0
+"""Seconds between two looks at the lanes when nothing happens."""
+
+
+class Granter(Protocol):
+    """What the queue asks of the ProcessManager."""
+
+    def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View: ...
+
+    def grant(self, ticket: Ticket) -> Lease | None:
+        """A lease now, or None."""
+        ...
+
+    def take_back(self, lease: Lease) -> None: ...
+
+    async def carry_out(self, load: Load) -> None:
+        """Decide and flip; returns when the load is under way, not when it is done."""
+        ...
+
+    def refusal(self, ticket: Ticket) -> MMError | None:
+        """Why this ticket cannot wait as things stand (failed, backing off, torn down); None when it can."""
+        ...
+
+    def held(self, model: str, reason: str) -> None: ...
+
+    def refused(self, model: str, error: MMError) -> None: ...
+
+    def unwanted(self, model: str) -> None:
+        """The last request that waited for `model` has left."""
+        ...
+
+    def eta(self, model: str) -> float | None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    ticket: Ticket
+    lease: asyncio.Future[Lease]
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiters: list[_Waiter] = field(default_factory=list[_Waiter])
+    why: str = ""
+
+    def add(self, waiter: _Waiter) -> None:
+        insort(self.waiters, waiter, key=lambda w: (-w.ticket.priority, w.ticket.arrived))
+
+
+class InferenceQueue:
+    """Where requests wait for a model that is not READY, or has no free slot."""
+
+    def __init__(self, manager: Granter, clock: Clock, policy: Policy) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._policy = policy
+        self._lanes: dict[str, _Lane] = {}
+        self._size = 0
+        self._wake = asyncio.Event()
+        self._timer: Timer | None = None
+        self._workers: list[asyncio.Task[None]] = []
+        self._deciding: set[str] = set()
+        self._closed = False
+        self.last_beat = clock.now()
+
+    def start(self) -> None:
+        """Start the workers, on the running loop."""
+        loop = asyncio.get_running_loop()
+        self._workers = [loop.create_task(self._work(), name=f"queue-{i}") for i in range(self._policy.workers)]
+        self.kick()
+
+    async def close(self) -> None:
+        """Answer everybody who waits, then end the workers."""
+        self.refuse_all(ShuttingDown("The server is shutting down. Try again in a few seconds.", retry_after=5.0))
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def refuse_all(self, error: MMError) -> None:
+        """No new tickets; those who wait get `error`."""
+        self._closed = True
+        for model in tuple(self._lanes):
+            self.fail(model, error)
+
+    # The waiting side.
+
+    async def admit(self, ticket: Ticket) -> Lease:
+        """Wait for a lease until the ticket's deadline. The caller has to give the lease back.
+
+        Raises QueueFull, StillLoading, StartFailed, TornDown, NoRoom or ShuttingDown. Cancelling removes the ticket.
+        """
+        if self._closed:
+            raise ShuttingDown("The server is shutting down. Try again in a few seconds.", retry_after=5.0)
+        refusal = self._manager.refusal(ticket)
+        if refusal is not None:
+            raise refusal
+        eta = self._manager.eta(ticket.model)
+        if self._size >= self._policy.max_queue:
+            raise QueueFull(
+                f"{self._size} requests are waiting already, which is the bound (queue.max_size). Try again later.",
+                retry_after=retry_after(eta),
+            )
+        waiter = _Waiter(ticket, asyncio.get_running_loop().create_future())
+        lane = self._lanes.setdefault(ticket.model, _Lane())
+        lane.add(waiter)
+        self._size += 1
+        timer = self._clock.call_at(ticket.deadline, lambda: self._expire(waiter))
+        self.kick()
+        try:
+            return await waiter.lease
+        except asyncio.CancelledError:
+            if waiter.lease.done() and not waiter.lease.cancelled() and waiter.lease.exception() is None:
+                self._manager.take_back(waiter.lease.result())
+            raise
+        finally:
+            timer.cancel()
+            self._remove(waiter)
+
+    def _expire(self, waiter: _Waiter) -> None:
+        if waiter.lease.done():
+            return
+        ticket, lane = waiter.ticket, self._lanes.get(waiter.ticket.model)
+        eta = self._manager.eta(ticket.model)
+        expected = f" It is expected in {eta:.0f} s." if eta else ""
+        why = f" ({lane.why})" if lane is not None and lane.why else ""
+        waited = self._clock.now() - ticket.arrived
+        message = (
+            f"The model `{ticket.model}` is not ready after {waited:.1f} s{why}.{expected} "
+            "Retry, or wait longer with the X-VLLM-MM-Wait header."
+        )
+        waiter.lease.set_exception(StillLoading(message, retry_after=retry_after(eta)))
+
+    def _remove(self, waiter: _Waiter) -> None:
+        lane = self._lanes.get(waiter.ticket.model)
+        if lane is None or waiter not in lane.waiters:
+            return
+        lane.waiters.remove(waiter)
+        self._size -= 1
+        if not lane.waiters:
+            del self._lanes[waiter.ticket.model]
+            self._manager.unwanted(waiter.ticket.model)
+
+    def fail(self, model: str, error: MMError) -> None:
+        """Answer everybody in a lane: the load they waited for failed, or can never be."""
+        lane = self._lanes.get(model)
+        for waiter in tuple(lane.waiters) if lane is not None else ():
+            if not waiter.lease.done():
+                waiter.lease.set_exception(error)
+            self._remove(waiter)
+
+    def refuse_streams(self, model: str, error: MMError) -> None:
+        """The engine is being torn down: streams that wait for a slot on it get `error`, others go on waiting."""
+        lane = self._lanes.get(model)
+        for waiter in tuple(lane.waiters) if lane is not None else ():
+            if waiter.ticket.stream and not waiter.lease.done():
+                waiter.lease.set_exception(error)
+                self._remove(waiter)
+
+    # What others may read.
+
+    def waits(self, model: str) -> bool:
+        """Whether anybody waits for `model`: then a newcomer may not pass."""
+        return model in self._lanes
+
+    def count(self, model: str) -> int:
+        lane = self._lanes.get(model)
+        return len(lane.waiters) if lane is not None else 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def position(self, ticket: str, model: str) -> int:
+        """From 1; 0 when it does not wait (any more)."""
+        lane = self._lanes.get(model)
+        waiters = lane.waiters if lane is not None else []
+        return next((i for i, w in enumerate(waiters, 1) if w.ticket.id == ticket), 0)
+
+    def why(self, model: str) -> str:
+        lane = self._lanes.get(model)
+        return lane.why if lane is not None else ""
+
+    def oldest_age(self) -> float:
+        """Seconds that the longest waiting request has waited."""
+        arrived = [w.ticket.arrived for lane in self._lanes.values() for w in lane.waiters]
+        return self._clock.now() - min(arrived) if arrived else 0.0
+
+    def overdue(self) -> list[str]:
+        """Reasons why the scheduler looks stuck; empty when it is well. For `/ready`."""
+        now, problems = self._clock.now(), list[str]()
+        if now - self.last_beat > 3 * BEAT:
+            problems.append(f"the scheduler has not looked at the queue for {now - self.last_beat:.0f} s")
+        late = [w for lane in self._lanes.values() for w in lane.waiters if now > w.ticket.deadline + BEAT]
+        if late:
+            problems.append(f"{len(late)} requests wait beyond their deadline")
+        return problems
+
+    def entries(self) -> list[QueueEntry]:
+        """Who waits for what, and why."""
+        now = self._clock.now()
+        return [
+            QueueEntry(
+                ticket=w.ticket.id, model=model, key=w.ticket.key, waited_s=now - w.ticket.arrived, position=position,
+                deadline_in_s=w.ticket.deadline - now, eta_s=self._manager.eta(model), why=lane.why,
+            )
+            for model, lane in self._lanes.items()
+            for position, w in enumerate(lane.waiters, 1)
+        ]  # fmt: skip
+
+    # The working side.
+
+    def kick(self) -> None:
+        """Something changed: look at the lanes."""
+        self._wake.set()
+
+    async def _work(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self.last_beat = self._clock.now()
+            try:
+                await self._round()
+            except Exception:
+                # A worker that died would stop the service; the next beat tries again, and /ready tells if it does not.
+                log.exception("a scheduling round failed")
+
+    async def _round(self) -> None:
+        lanes = [(model, tuple(w.ticket for w in lane.waiters)) for model, lane in self._lanes.items()]
+        now = self._clock.now()
+        decisions = decide(self._manager.view(lanes), self._policy.rules, now)
+        holds = [d.until - now for d in decisions if isinstance(d, Hold) and d.until is not None]
+        self._arm(min([BEAT, *holds]))
+        # Grants and answers first and without a pause: nobody else can run in between, so they are not stale.
+        loads = [d for d in decisions if not self._at_once(d) and isinstance(d, Load)]
+        for load in loads:
+            if load.model in self._deciding:
+                continue
+            self._deciding.add(load.model)
+            try:
+                await self._manager.carry_out(load)
+            finally:
+                self._deciding.discard(load.model)
+
+    def _at_once(self, decision: Decision) -> bool:
+        match decision:
+            case Grant():
+                self._grant(decision)
+            case Hold():
+                self._explain(decision.model, decision.reason)
+                self._manager.held(decision.model, decision.reason)
+            case Refuse():
+                error = NoRoom(f"The model `{decision.model}` cannot be loaded: {decision.reason}", retry_after=60.0)
+                self._manager.refused(decision.model, error)
+                self.fail(decision.model, error)
+            case Load():
+                self._explain(decision.model, decision.reason)
+                return False
+        return True
+
+    def _grant(self, decision: Grant) -> None:
+        lane = self._lanes.get(decision.model)
+        if lane is None:
+            return
+        granted = {t.id for t in decision.tickets}
+        for waiter in tuple(lane.waiters):
+            if waiter.ticket.id not in granted or waiter.lease.done():
+                continue
+            lease = self._manager.grant(waiter.ticket)
+            if lease is None:
+                return
+            waiter.lease.set_result(lease)
+            self._remove(waiter)
+
+    def _explain(self, model: str, reason: str) -> None:
+        lane = self._lanes.get(model)
+        if lane is not None:
+            lane.why = reason
+
+    def _arm(self, seconds: float) -> None:
+        """Look again in `seconds`, unless something happens before."""
+        when = self._clock.now() + max(0.0, seconds)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_at(when, self.kick)

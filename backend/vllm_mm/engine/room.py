@@ -1,0 +1,92 @@
+"""The device ledger at work: promises, waiting until promised memory is really there, and one profile at a time."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from vllm_mm.domain.residency import Device, Ledger
+
+PROFILES_MEMORY = frozenset({"gpu", "sim"})
+"""Kinds of device on which two engines must not size their KV cache at once: vLLM takes the free memory at start and
+what its neighbour allocates meanwhile for its own (vLLM issues 55827 and 56830)."""
+
+
+class Room:
+    """Holds the current `Ledger`; every change wakes those who wait for memory."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._profiling: dict[str, str] = {}
+        self._wakers: set[asyncio.Future[None]] = set()
+
+    def promise(self, model: str, device_bytes: Mapping[str, int], victims: Sequence[str]) -> bool:
+        """Reserve for `model`, counting on `victims` to go. False, and nothing changed, when it does not fit."""
+        ledger = self.ledger
+        for victim in victims:
+            ledger = ledger.leave(victim)
+        try:
+            asleep = model in ledger.reservations
+            ledger = ledger.grow(model, device_bytes) if asleep else ledger.reserve(model, device_bytes)
+        except ValueError:
+            return False
+        self._set(ledger)
+        return True
+
+    async def take(self, model: str) -> None:
+        """Wait until the memory promised to `model` is there and nobody else profiles on its devices; then hold both.
+
+        The caller puts a deadline around it.
+        """
+        while not self._try_take(model):
+            waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._wakers.add(waker)
+            try:
+                await waker
+            finally:
+                self._wakers.discard(waker)
+
+    def _try_take(self, model: str) -> bool:
+        reservation = self.ledger.reservations.get(model)
+        if reservation is None:
+            raise ValueError(f"{model} has no reservation")
+        devices = [d for d in reservation.device_bytes if self.ledger.devices[d].kind in PROFILES_MEMORY]
+        if any(self._profiling.get(d, model) != model for d in devices) or not self.ledger.fits_now(model):
+            return False
+        self._profiling.update(dict.fromkeys(devices, model))
+        self._set(self.ledger.begin(model))
+        return True
+
+    def profiled(self, model: str) -> None:
+        """`model` has sized its memory, or will not: its devices are open to the next load. Harmless when repeated."""
+        self._profiling = {d: m for d, m in self._profiling.items() if m != model}
+        self._wake()
+
+    def leave(self, model: str) -> None:
+        self._set(self.ledger.leave(model))
+
+    def stay(self, model: str) -> bool:
+        """False when its memory was promised to somebody else."""
+        try:
+            self._set(self.ledger.stay(model))
+        except ValueError:
+            return False
+        return True
+
+    def release(self, model: str) -> None:
+        self._set(self.ledger.release(model))
+
+    def hold(self, model: str, device_bytes: Mapping[str, int]) -> None:
+        """An adopted engine has its memory already; a fact, whether or not it fits."""
+        self._set(self.ledger.adopt(model, device_bytes))
+
+    def observe(self, devices: Sequence[Device]) -> None:
+        """Fresh readings."""
+        self._set(self.ledger.with_devices(devices))
+
+    def _set(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._wake()
+
+    def _wake(self) -> None:
+        for waker in self._wakers:
+            if not waker.done():
+                waker.set_result(None)
