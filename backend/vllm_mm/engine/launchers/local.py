@@ -1,0 +1,185 @@
+"""Engines as subprocesses of this machine."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from vllm_mm.clock import Clock
+from vllm_mm.engine import leftovers, procfs
+from vllm_mm.engine.logtail import LogTail
+from vllm_mm.engine.ports import (
+    LAUNCH_VARIABLE,
+    OWNER_VARIABLE,
+    LaunchPlan,
+    LaunchRecord,
+    SweepReport,
+)
+from vllm_mm.engine.process import Hunt, LocalProcess, reap
+from vllm_mm.engine.procfs import Launch, ProcessId, Stat
+
+_LOG = logging.getLogger(__name__)
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> bool:
+    """Make orphaned descendants children of this process instead of pid 1, so that it can reap them (prctl(2)).
+
+    For the whole process, once. False where the system refuses; then pid 1 reaps them.
+    """
+    try:
+        return ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+class LocalLauncher:
+    """Implements `ports.Launcher`. `owner` tells this installation's engines from those of others on the machine."""
+
+    def __init__(self, owner: str, clock: Clock) -> None:
+        self._owner = owner
+        self._clock = clock
+        if not become_subreaper():
+            _LOG.info("cannot become a child subreaper: orphans of engines are left to pid 1 for reaping")
+
+    async def start(self, plan: LaunchPlan) -> LocalProcess:
+        """Raises OSError with a filename when the executable cannot be run, the work directory not made, the log not
+        opened. Nothing is awaited once the process exists: it cannot be lost to a cancellation."""
+        executable = _find(plan)
+        leftovers.prepare(plan)
+        plan.log.parent.mkdir(parents=True, exist_ok=True)
+        tail = LogTail(plan.log, self._clock, offset=plan.log.stat().st_size if plan.log.exists() else 0)
+        try:
+            identity, pidfd = self._spawn(plan, executable)
+        except BaseException:
+            tail.release()
+            raise
+        record = LaunchRecord(
+            model=plan.model,
+            generation=plan.generation,
+            token=plan.token,
+            pid=identity.pid,
+            start_ticks=identity.start_ticks,
+            boot_id=procfs.boot_id(),
+            address=plan.address,
+            workdir=plan.workdir,
+            log=plan.log,
+            fingerprint=plan.fingerprint,
+            device_bytes=dict(plan.device_bytes),
+            started_at=self._clock.wall(),
+        )
+        return LocalProcess(record, self._clock, tail, pidfd, child=True)
+
+    async def adopt(self, record: LaunchRecord) -> LocalProcess | None:
+        if record.pid <= 0 or record.boot_id != procfs.boot_id():
+            return None
+        try:
+            pidfd = os.pidfd_open(record.pid)
+        except OSError:
+            return None
+        # The pidfd holds on to whoever has the number now; only then is it asked who that is.
+        stat = procfs.read_stat(record.pid)
+        marks = procfs.read_marks(record.pid)
+        if (
+            stat is None
+            or stat.dead
+            or stat.start_ticks != record.start_ticks
+            or marks is None
+            or (marks.owner, marks.launch) != (self._owner, record.token)
+        ):
+            os.close(pidfd)
+            return None
+        try:
+            tail = LogTail.resumed(record.log, self._clock)
+        except OSError as error:
+            _LOG.warning("%s is not adopted: its log cannot be opened: %s", record.model, error)
+            os.close(pidfd)
+            return None
+        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid())
+
+    async def sweep(self, record: LaunchRecord, deadline: float) -> SweepReport:
+        known = record.pid > 0 and record.boot_id == procfs.boot_id()
+        leader = ProcessId(record.pid, record.start_ticks) if known else None
+        report = await self._kill([Launch(record.token, leader)], deadline)
+        if not report.survivors:
+            if leader is not None:
+                reap(leader)
+            await asyncio.to_thread(leftovers.remove, record)
+        return report
+
+    async def sweep_unknown(self, keep: frozenset[str], deadline: float) -> SweepReport:
+        tokens = await asyncio.to_thread(self._tokens)
+        return await self._kill([Launch(token) for token in sorted(tokens - keep)], deadline)
+
+    def _spawn(self, plan: LaunchPlan, executable: str) -> tuple[ProcessId, int]:
+        """The new process and its pidfd. Short (vfork), so it may stand on the event loop."""
+        log = os.open(plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            child = subprocess.Popen(
+                plan.argv,
+                executable=executable,
+                env=self._environment(plan),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                close_fds=True,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        # From here on LocalProcess does the waiting, and keeps the child as a zombie until its tree is gone.
+        child.returncode = 0
+        try:
+            stat = procfs.read_stat(child.pid)
+            if stat is None:
+                raise OSError(2, "cannot read the new process's entry in /proc; is it mounted?", f"/proc/{child.pid}")
+            return stat.id, os.pidfd_open(child.pid)
+        except OSError:
+            os.killpg(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+            raise
+
+    async def _kill(self, launches: Iterable[Launch], deadline: float) -> SweepReport:
+        until = self._clock.now() + deadline
+        orphans: dict[ProcessId, str] = {}
+        survivors: list[int] = []
+        for launch in launches:
+
+            def report(stat: Stat, leader: ProcessId | None = launch.leader) -> None:
+                if stat.id != leader:
+                    orphans.setdefault(stat.id, stat.name)
+
+            survivors += await Hunt(launch).kill_all(self._clock, until, report)
+        found = tuple(sorted((identity.pid, name) for identity, name in orphans.items()))
+        return SweepReport(orphans=found, survivors=tuple(survivors))
+
+    def _tokens(self) -> set[str]:
+        """The launch tokens of all living processes with our owner mark."""
+        found: set[str] = set()
+        for pid in procfs.table():
+            marks = procfs.read_marks(pid)
+            if marks is not None and marks.owner == self._owner and marks.launch:
+                found.add(marks.launch)
+        return found
+
+    def _environment(self, plan: LaunchPlan) -> dict[str, str]:
+        """The plan's, with the marks at its end: a process that renames itself overwrites its environment's beginning."""
+        env = {k: v for k, v in plan.env.items() if k not in (OWNER_VARIABLE, LAUNCH_VARIABLE)}
+        return {**env, OWNER_VARIABLE: self._owner, LAUNCH_VARIABLE: plan.token}
+
+
+def _find(plan: LaunchPlan) -> str:
+    """The executable as the engine's own PATH gives it; Popen's error would name the wrong file."""
+    path = plan.env.get("PATH", os.defpath)
+    found = shutil.which(plan.argv[0], path=path)
+    if found is None:
+        name = plan.argv[0]
+        if os.sep in name and Path(name).exists():
+            raise PermissionError(13, "not an executable file", name)
+        raise FileNotFoundError(2, f"no such program (looked in PATH={path}); set `executable` to its full path", name)
+    return found
