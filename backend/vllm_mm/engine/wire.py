@@ -5,110 +5,404 @@ instance itself needs: health, the readiness probe, sleep and wake, metrics.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
+import httpx
+
+from vllm_mm.domain.errors import MMError, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.specs import Task
+from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
+from vllm_mm.engine.http1 import Connection
 from vllm_mm.engine.ports import Address
 
+__all__ = ["ControlChannel", "Exchange", "InferenceChannel", "ResponseSink", "UpstreamRequest"]
 
-@dataclass(slots=True)
-class UpstreamRequest:
-    """A request for an engine. `body` buffers are sent as they are, without being joined."""
-
-    method: bytes
-    target: bytes
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
-    """End-to-end headers in lower case; host, content-length and connection are the channel's business."""
-    body: Sequence[bytes | bytearray | memoryview] = ()
+JOIN_LIMIT: Final = 65536
+"""Bodies up to this many bytes are joined to the head (one write); larger ones are never copied."""
+_IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 
-class ResponseSink(Protocol):
-    """Where an answer goes, called straight from the reading of the engine's socket."""
+class _Exchange:
+    """One request under way, over one connection or, after a stale one, two."""
 
-    raw: bool
-    """True: `data` gets body bytes with the engine's own transfer framing (chunk sizes included), to be relayed
-    untouched. False: `data` gets the decoded body."""
+    __slots__ = (
+        "_channel",
+        "_connection",
+        "_dial",
+        "_paused",
+        "_request",
+        "_retried",
+        "_reused",
+        "_sent",
+        "_sink",
+        "done",
+    )
 
-    def head(self, status: int, headers: list[tuple[bytes, bytes]], *, chunked: bool, length: int | None) -> None:
-        """Once, before any data. Hop-by-hop headers are gone already."""
-        ...
+    def __init__(self, channel: "InferenceChannel", request: UpstreamRequest, sink: ResponseSink) -> None:
+        self.done: Final = channel.loop.create_future()
+        self._channel = channel
+        self._request = request
+        self._sink = sink
+        self._connection: Connection | None = None
+        self._dial: asyncio.Task[None] | None = None
+        self._paused = self._retried = self._reused = self._sent = False
 
-    def data(self, chunk: bytes) -> None: ...
-
-    def end(self) -> None:
-        """The answer is complete, and the engine said so. Never called for a cut one."""
-        ...
-
-
-class Exchange(Protocol):
-    """One request under way."""
-
-    done: asyncio.Future[None]
-    """Resolved after `ResponseSink.end`; else UpstreamDied, UpstreamTimeout, or what `abort` was given."""
+    # Exchange
 
     def pause(self) -> None:
-        """Read no more from the engine: the client is slow."""
-        ...
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
 
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume()
 
     def abort(self, error: BaseException) -> None:
-        """Close the engine's connection now (the engine stops working for it). Harmless when it is over."""
-        ...
+        if self.done.done():
+            return
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.let_go()
+        if self._dial is not None:
+            self._dial.cancel()
+        self._resolve(error)
+
+    # Carrier
+
+    def completed(self, connection: Connection, *, reusable: bool) -> None:
+        self._connection = None
+        self._channel.give_back(connection, reusable=reusable)
+        self._resolve(None)
+
+    def failed(self, connection: Connection, reason: str) -> None:
+        self._connection = None
+        if not connection.began and not self._retried and (self._reused or self._request.method in _IDEMPOTENT):
+            self._retried = True
+            self.dial()
+            return
+        self._resolve(UpstreamDied(reason, sent=self._sent, started=connection.started))
+
+    # The channel's side
+
+    def go(self, connection: Connection, *, reused: bool) -> None:
+        self._connection = connection
+        self._reused = reused
+        self._sent = True
+        request = self._request
+        connection.begin(self, self._sink, no_body=request.method == b"HEAD")
+        transport = cast("asyncio.Transport", connection.transport)
+        parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nhost: localhost\r\n"]
+        for name, value in request.headers:
+            parts += (name, b": ", value, b"\r\n")
+        body = request.body
+        size = sum(map(_size, body))
+        if size or request.method not in _IDEMPOTENT:
+            parts += (b"content-length: ", b"%d" % size, b"\r\n\r\n")
+        else:
+            parts.append(b"\r\n")
+        if size <= JOIN_LIMIT:
+            transport.write(b"".join((*parts, *body)))
+        else:
+            transport.writelines((b"".join(parts), *body))
+        if self._paused:
+            connection.pause()
+
+    def dial(self) -> None:
+        self._dial = self._channel.loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        channel = self._channel
+        try:
+            connection = await channel.connect()
+        except OSError as error:  # TimeoutError is one
+            why = (
+                f"did not accept a connection within {channel.connect_timeout:g} s"
+                if isinstance(error, TimeoutError)
+                else str(error)
+            )
+            self._resolve(
+                UpstreamDied(f"cannot reach the engine at {channel.address}: {why}", sent=self._sent, started=False)
+            )
+            return
+        finally:
+            self._dial = None
+        if self.done.done():
+            connection.let_go()
+        else:
+            self.go(connection, reused=False)
+
+    def _resolve(self, error: BaseException | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+            self.done.exception()  # whoever awaits gets it; if nobody does any more, that is no fault to report
+
+
+def _size(buffer: bytes | bytearray | memoryview) -> int:
+    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 class InferenceChannel:
-    """Pooled keep-alive connections to one launch of one engine."""
+    """Pooled keep-alive connections to one launch of one engine. Belongs to the running event loop."""
 
-    def __init__(self, address: Address, *, limit: int, idle: float = 4.0) -> None:
-        raise NotImplementedError
+    def __init__(self, address: Address, *, limit: int, idle: float = 4.0, connect_timeout: float = 5.0) -> None:
+        """`limit`: connections kept for reuse. `idle`: seconds after which an unused one is closed; stay below the
+        engine's own keep-alive (vLLM: 5 s). `connect_timeout` in seconds."""
+        self.address: Final = address
+        self.connect_timeout: Final = connect_timeout
+        self.loop: Final = asyncio.get_running_loop()
+        self._limit = limit
+        self._idle_s = idle
+        self._idle: list[Connection] = []
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for reuse."""
+        return len(self._idle)
 
     def send(self, request: UpstreamRequest, sink: ResponseSink) -> Exchange:
         """Begin at once; never waits. A pooled connection that turns out to be stale before any byte came back is
         replaced by a fresh one, once."""
-        raise NotImplementedError
+        exchange = _Exchange(self, request, sink)
+        connection = self._take()
+        if connection is None:
+            exchange.dial()
+        else:
+            exchange.go(connection, reused=True)
+        return exchange
 
     def close(self) -> None:
         """Drop idle connections; running exchanges are their lease's business."""
-        raise NotImplementedError
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abort()
+
+    # For exchanges
+
+    async def connect(self) -> Connection:
+        """Raises OSError, of which TimeoutError is one."""
+        loop, address = self.loop, self.address
+        async with asyncio.timeout(self.connect_timeout):
+            while True:
+                try:
+                    if address.socket is not None:
+                        _, connection = await loop.create_unix_connection(self._make, address.socket)
+                    else:
+                        _, connection = await loop.create_connection(self._make, address.host, address.port)
+                except BlockingIOError:
+                    # A unix socket whose backlog is full says so instead of waiting.
+                    await asyncio.sleep(0.01)
+                else:
+                    return connection
+
+    def give_back(self, connection: Connection, *, reusable: bool) -> None:
+        if not reusable or self._closed or len(self._idle) >= self._limit:
+            connection.abort()
+            return
+        connection.idle_since = self.loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = self.loop.call_later(self._idle_s, self._expire)
+
+    def _make(self) -> Connection:
+        return Connection(self._lost)
+
+    def _take(self) -> Connection | None:
+        """The one used last: the others grow old and are closed."""
+        if not self._idle:
+            return None
+        connection = self._idle.pop()
+        if connection.idle_since + self._idle_s > self.loop.time():
+            return connection
+        self._idle.append(connection)
+        self._expire_now()
+        return None
+
+    def _expire(self) -> None:
+        self._sweep = None
+        self._expire_now()
+        if self._idle:
+            due = self._idle[0].idle_since + self._idle_s
+            self._sweep = self.loop.call_at(due, self._expire)
+
+    def _expire_now(self) -> None:
+        limit = self.loop.time() - self._idle_s
+        old = 0
+        for connection in self._idle:
+            if connection.idle_since > limit:
+                break
+            old += 1
+        expired, self._idle = self._idle[:old], self._idle[old:]
+        for connection in expired:
+            connection.abort()
+
+    def _lost(self, connection: Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
 
 
 class ControlChannel:
     """The instance's own questions to its engine (httpx: nobody waits for these in bulk)."""
 
     def __init__(self, address: Address, *, timeout: float) -> None:
-        raise NotImplementedError
+        """`timeout`: seconds for one question, unless a method says otherwise."""
+        self._address = address
+        self._timeout = timeout
+        transport = httpx.AsyncHTTPTransport(uds=address.socket) if address.socket is not None else None
+        base = "http://localhost" if address.socket is not None else f"http://{address.host}:{address.port}"
+        # An engine closes an idle connection after 5 s (vLLM); questions are rarer than that.
+        limits = httpx.Limits(max_keepalive_connections=1, keepalive_expiry=2.0)
+        if transport is not None:
+            self._client = httpx.AsyncClient(base_url=base, timeout=timeout, transport=transport, trust_env=False)
+        else:
+            self._client = httpx.AsyncClient(base_url=base, timeout=timeout, limits=limits, trust_env=False)
 
     async def healthy(self) -> bool:
         """GET /health is 200. False for everything else, refused connections included."""
-        raise NotImplementedError
+        try:
+            return (await self._client.get("/health")).status_code == 200
+        except httpx.HTTPError:
+            return False
 
     async def probe(self, model: str, task: Task) -> str:
         """One token (or one embedding, or one score) at temperature 0: proof of readiness. Returns the answer's
         essence, to be compared with a later one. Raises UpstreamDied or UpstreamTimeout."""
-        raise NotImplementedError
+        match task:
+            case Task.GENERATE:
+                return await self._probe_generation(model)
+            case Task.EMBED:
+                return _essence(await self._post("/v1/embeddings", {"model": model, "input": "Hello"}), "data")
+            case Task.SCORE:
+                return _essence(
+                    await self._post("/v1/score", {"model": model, "text_1": "Hello", "text_2": "Hello"}), "data"
+                )
 
-    async def sleep(self, level: int) -> None:
-        raise NotImplementedError
+    async def _probe_generation(self, model: str) -> str:
+        one_token = {"model": model, "max_tokens": 1, "temperature": 0, "stream": False}
+        response = await self._ask("POST", "/v1/completions", {**one_token, "prompt": "Hello"})
+        if response.status_code in {404, 405, 501}:
+            # Not every OpenAI-compatible server has the old route.
+            messages = [{"role": "user", "content": "Hello"}]
+            response = await self._ask("POST", "/v1/chat/completions", {**one_token, "messages": messages})
+        if response.status_code in {404, 405, 501}:
+            # It generates nothing that we know how to ask for; that it lists models has to do.
+            return _essence(_answer(await self._ask("GET", "/v1/models"), self._address), "object")
+        return _essence(_answer(response, self._address), "choices")
 
-    async def wake(self, tags: Sequence[str] = ()) -> None:
-        raise NotImplementedError
+    async def sleep(self, level: int, *, timeout: float = 300.0) -> None:
+        """`level` is a query parameter: vLLM ignores it in a JSON body and always sleeps at level 1."""
+        self._done(await self._ask("POST", "/sleep", params={"level": str(level)}, timeout=timeout))
+
+    async def wake(self, tags: Sequence[str] = (), *, timeout: float = 300.0) -> None:
+        """All that sleeps, or only what the tags name (`weights`, `kv_cache`)."""
+        self._done(await self._ask("POST", "/wake_up", params={"tags": list(tags)} if tags else None, timeout=timeout))
+
+    async def reload_weights(self, *, timeout: float = 1800.0) -> None:
+        """After a wake from level 2, whose weights are gone; without it the engine answers gibberish."""
+        self._done(await self._ask("POST", "/collective_rpc", {"method": "reload_weights"}, timeout=timeout))
+
+    async def reset_prefix_cache(self) -> None:
+        self._done(await self._ask("POST", "/reset_prefix_cache"))
 
     async def is_sleeping(self) -> bool:
-        raise NotImplementedError
+        return _answer(await self._ask("GET", "/is_sleeping"), self._address).get("is_sleeping") is True
 
     async def metrics(self) -> str:
         """The Prometheus text."""
-        raise NotImplementedError
+        response = await self._ask("GET", "/metrics")
+        self._done(response)
+        return response.text
 
     async def models(self) -> Sequence[dict[str, Any]]:
         """What GET /v1/models lists."""
-        raise NotImplementedError
+        data: object = _answer(await self._ask("GET", "/v1/models"), self._address).get("data")
+        if not isinstance(data, list):
+            return []
+        return [cast("dict[str, Any]", item) for item in cast("list[object]", data) if isinstance(item, dict)]
 
     async def version(self) -> str:
-        raise NotImplementedError
+        return str(_answer(await self._ask("GET", "/version"), self._address).get("version", ""))
 
     async def close(self) -> None:
-        raise NotImplementedError
+        await self._client.aclose()
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return _answer(await self._ask("POST", path, body), self._address)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        params: Mapping[str, str | Sequence[str]] | None = None,
+        timeout: float | None = None,
+    ) -> httpx.Response:
+        seconds = self._timeout if timeout is None else timeout
+        try:
+            # The whole question has a deadline; httpx's own is per read.
+            async with asyncio.timeout(seconds):
+                return await self._client.request(method, path, json=body, params=params, timeout=seconds)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise UpstreamTimeout(
+                f"the engine at {self._address} did not answer {method} {path} within {seconds:g} s"
+            ) from error
+        except httpx.HTTPError as error:
+            sent = not isinstance(error, httpx.ConnectError)
+            raise UpstreamDied(
+                f"{method} {path} at {self._address}: {error or type(error).__name__}", sent=sent, started=False
+            ) from error
+
+    def _done(self, response: httpx.Response) -> None:
+        if response.status_code >= 300:
+            raise _refused(response, self._address)
+
+
+def _refused(response: httpx.Response, address: Address) -> MMError:
+    request = response.request
+    return UpstreamDied(
+        f"the engine at {address} answered {request.method} {request.url.path} with {response.status_code}: {response.text[:500]}",
+        sent=True,
+        started=False,
+    )
+
+
+def _answer(response: httpx.Response, address: Address) -> dict[str, Any]:
+    if response.status_code >= 300:
+        raise _refused(response, address)
+    try:
+        answer: object = response.json()
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise UpstreamDied(
+            f"the engine at {address} answered {response.request.url.path} with something that is not a JSON object: {response.text[:200]!r}",
+            sent=True,
+            started=False,
+        )
+    return cast("dict[str, Any]", answer)
+
+
+def _essence(answer: Mapping[str, Any], field: str) -> str:
+    """The part that two equal engines answer alike: not ids, times or names."""
+    value: Any = answer.get(field)
+    if not value:
+        raise UpstreamDied(f"the engine's probe answer has no {field!r}: {str(answer)[:200]}", sent=True, started=False)
+    try:
+        choice = value[0]
+        return str(choice["text"] if "text" in choice else choice["message"]["content"])
+    except (LookupError, TypeError):
+        return json.dumps(value, sort_keys=True)[:2000]

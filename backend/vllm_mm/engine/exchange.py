@@ -1,0 +1,58 @@
+"""What passes between a lease's holder and the wire: a request, where its answer goes, and a handle on it. No I/O here."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(slots=True)
+class UpstreamRequest:
+    """A request for an engine. `body` buffers are sent as they are, without being joined above 64 KiB."""
+
+    method: bytes
+    target: bytes
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
+    """End-to-end headers in lower case; host, content-length and connection are the channel's business."""
+    body: Sequence[bytes | bytearray | memoryview] = ()
+
+
+class ResponseSink(Protocol):
+    """Where an answer goes, called straight from the reading of the engine's socket: no call may block or wait."""
+
+    @property
+    def raw(self) -> bool:
+        """True: `data` gets body bytes with the engine's own transfer framing (chunk sizes included), to be relayed
+        untouched. False: `data` gets the decoded body. Asked once, when the exchange begins."""
+        ...
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]], *, chunked: bool, length: int | None) -> None:
+        """Once, before any data. Names are in lower case; hop-by-hop headers, content-length and transfer-encoding are
+        gone already. `data` or `end` follows at once: a head that came alone is followed by an empty `data`, so that
+        an implementation may write head and first bytes together."""
+        ...
+
+    def data(self, chunk: bytes) -> None: ...
+
+    def end(self) -> None:
+        """The answer is complete, and the engine said so. Never called for a cut one."""
+        ...
+
+
+class Exchange(Protocol):
+    """One request under way."""
+
+    @property
+    def done(self) -> asyncio.Future[None]:
+        """Resolved after `ResponseSink.end`; else UpstreamDied, or what `abort` was given."""
+        ...
+
+    def pause(self) -> None:
+        """Read no more from the engine: the client is slow."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def abort(self, error: BaseException) -> None:
+        """Close the engine's connection now (the engine stops working for it). Harmless when it is over."""
+        ...
