@@ -38,3 +38,18 @@ class LaunchRecord:
     device_bytes: Mapping[str, int]
     started_at: float
     """Unix time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """How one start went. Times are Unix seconds."""
+
+    model: str
+    generation: int
+    started_at: float
+    ready_at: float | None
+    """None when it did not become ready."""
+    phases: Mapping[str, float]
+    """Seconds that each phase took."""
+    outcome: str
+    reason: str

@@ -1,0 +1,118 @@
+"""The database: one engine, its pragmas, and short transactions. Nothing here is ever on a request's path."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from vllm_mm.domain.errors import ConfigError
+
+BUSY_TIMEOUT_MS = 5000
+"""How long SQLite waits for another process's write before it gives up with "database is locked"."""
+_WRITES = "mm_writes"
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file behind a SQLite URL; None for another database, or one in memory."""
+    parsed = make_url(url)
+    if (
+        parsed.get_backend_name() != "sqlite"
+        or not parsed.database
+        or parsed.database.startswith((":memory:", "file:"))
+    ):
+        return None
+    return Path(parsed.database)
+
+
+def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
+    """An engine with our pragmas. Raises ConfigError when the URL or its driver is of no use."""
+    try:
+        parsed = make_url(url)
+        lite = parsed.get_backend_name() == "sqlite"
+        if not lite:
+            return create_async_engine(parsed, pool_size=5, pool_pre_ping=True)
+        path = sqlite_path(url)
+        if path is not None:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.touch(mode=0o600, exist_ok=True)
+        # The driver would begin transactions by itself, late and without IMMEDIATE: with None we say when.
+        engine = create_async_engine(parsed, connect_args={"isolation_level": None, "timeout": BUSY_TIMEOUT_MS / 1000})
+    except ImportError as e:
+        raise ConfigError(f"the driver of database.url is not installed: {e}; install it, or use SQLite") from e
+    except OSError as e:
+        raise ConfigError(f"the database file {e.filename} cannot be made: {e.strerror}") from e
+    except Exception as e:  # SQLAlchemy's own errors for URLs have no common base
+        raise ConfigError(f"database.url cannot be used: {e}") from e
+    _listen(engine, foreign_keys=foreign_keys)
+    return engine
+
+
+def _listen(engine: AsyncEngine, *, foreign_keys: bool) -> None:
+    def connected(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        for pragma in (
+            f"busy_timeout={BUSY_TIMEOUT_MS}",
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            f"foreign_keys={'ON' if foreign_keys else 'OFF'}",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    def begin(connection: Connection) -> None:
+        # A read transaction that turns into a write fails at once if anybody wrote meanwhile; IMMEDIATE waits its turn.
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine.sync_engine, "connect", connected)
+    event.listen(engine.sync_engine, "begin", begin)
+
+
+class Database:
+    """Made by whoever owns its life; `close` it. The schema has to stand already (`vllm_mm.store.migrate.upgrade`)."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = make_engine(url)
+        self._lite = self._engine.dialect.name == "sqlite"
+        # SQLite has one writer at a time: waiting here is fair and needs no connection.
+        self._writer = asyncio.Lock() if self._lite else None
+
+    @property
+    def engine(self) -> AsyncEngine:
+        return self._engine
+
+    @asynccontextmanager
+    async def write(self) -> AsyncGenerator[AsyncConnection]:
+        """One transaction that changes something: committed at the end of the block, rolled back if it raises."""
+        async with self._writer or nullcontext(), self._engine.connect() as connection:
+            await connection.execution_options(**{_WRITES: True})
+            async with connection.begin():
+                yield connection
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[AsyncConnection]:
+        """One consistent view, never held up by a writer."""
+        async with self._engine.connect() as connection:
+            yield connection
+
+    def insert_new(self, table: type[Any], *unique: str) -> Any:
+        """An INSERT that leaves rows alone whose `unique` columns are there already."""
+        make = sqlite.insert if self._lite else postgresql.insert
+        return make(table).on_conflict_do_nothing(index_elements=list(unique))
+
+    def upsert(self, table: type[Any], *unique: str) -> Any:
+        """An INSERT that replaces the row with the same `unique` columns."""
+        make = sqlite.insert if self._lite else postgresql.insert
+        statement = make(table)
+        columns: list[str] = [c.name for c in table.__table__.columns]
+        changed: dict[str, Any] = {name: statement.excluded[name] for name in columns if name not in unique}
+        return statement.on_conflict_do_update(index_elements=list(unique), set_=changed)
+
+    async def close(self) -> None:
+        """Close every connection; later use opens new ones."""
+        await self._engine.dispose()

@@ -1,0 +1,140 @@
+"""What is remembered of launches, footprints and starts: the engine layer's `LaunchStore`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sqlalchemy import Row, delete, func, insert, select
+
+from vllm_mm.clock import Clock
+from vllm_mm.domain.launches import Address, LaunchRecord, StartRecord
+from vllm_mm.store.database import Database
+from vllm_mm.store.tables import Footprint, Instance, Start
+
+RECENT_STARTS = 10
+"""Good starts of a model that its load time is estimated from."""
+
+
+class Launches:
+    """The tables `instances`, `footprints` and `starts`."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def save(self, record: LaunchRecord) -> None:
+        """Insert or replace the row of (model)."""
+        async with self._database.write() as connection:
+            await connection.execute(self._database.upsert(Instance, "model"), _values(record))
+
+    async def forget(self, model: str, generation: int) -> None:
+        """Drop the row of that launch; that of a later launch of the same model stays."""
+        async with self._database.write() as connection:
+            await connection.execute(delete(Instance).where(Instance.model == model, Instance.generation == generation))
+
+    async def all(self) -> Sequence[LaunchRecord]:
+        async with self._database.read() as connection:
+            return [_record(row) for row in await connection.execute(select(Instance).order_by(Instance.model))]
+
+    async def footprints(self) -> Mapping[tuple[str, str], int]:
+        """Learned bytes per device by (spec fingerprint, device id)."""
+        async with self._database.read() as connection:
+            rows = await connection.execute(select(Footprint.fingerprint, Footprint.device, Footprint.size))
+            return {(row.fingerprint, row.device): row.size for row in rows}
+
+    async def learn(self, fingerprint: str, device: str, size: int, source: str) -> None:
+        """The latest value counts."""
+        values = {
+            "fingerprint": fingerprint,
+            "device": device,
+            "size": size,
+            "source": source,
+            "learned_at": self._clock.wall(),
+        }
+        async with self._database.write() as connection:
+            await connection.execute(self._database.upsert(Footprint, "fingerprint", "device"), values)
+
+    async def record_start(
+        self,
+        model: str,
+        generation: int,
+        started_at: float,
+        ready_at: float | None,
+        phases: Mapping[str, float],
+        outcome: str,
+        reason: str,
+    ) -> None:
+        """Unix times; `ready_at` is None for a start that failed."""
+        async with self._database.write() as connection:
+            await connection.execute(
+                insert(Start),
+                {
+                    "model": model,
+                    "generation": generation,
+                    "started_at": started_at,
+                    "ready_at": ready_at,
+                    "phases": dict(phases),
+                    "outcome": outcome,
+                    "reason": reason,
+                },
+            )
+
+    async def starts(self, model: str, limit: int = 50) -> Sequence[StartRecord]:
+        """The history of a model, newest first."""
+        async with self._database.read() as connection:
+            rows = await connection.execute(
+                select(Start).where(Start.model == model).order_by(Start.id.desc()).limit(limit)
+            )
+            return [
+                StartRecord(r.model, r.generation, r.started_at, r.ready_at, r.phases, r.outcome, r.reason)
+                for r in rows
+            ]
+
+    async def load_times(self) -> Mapping[str, float]:
+        """Median seconds from start to ready of the recent good starts, by model."""
+        newest = func.row_number().over(partition_by=Start.model, order_by=Start.id.desc()).label("newest")
+        good = (
+            select(Start.model, Start.started_at, Start.ready_at, newest).where(Start.ready_at.is_not(None)).subquery()
+        )
+        times: dict[str, list[float]] = {}
+        async with self._database.read() as connection:
+            for row in await connection.execute(select(good).where(good.c.newest <= RECENT_STARTS)):
+                times.setdefault(row.model, []).append(row.ready_at - row.started_at)
+        return {model: median(seconds) for model, seconds in times.items()}
+
+
+def _values(record: LaunchRecord) -> dict[str, Any]:
+    return {
+        "model": record.model,
+        "generation": record.generation,
+        "token": record.token,
+        "pid": record.pid,
+        "start_ticks": record.start_ticks,
+        "boot_id": record.boot_id,
+        "socket": record.address.socket,
+        "host": record.address.host,
+        "port": record.address.port,
+        "workdir": str(record.workdir),
+        "log": str(record.log),
+        "fingerprint": record.fingerprint,
+        "device_bytes": dict(record.device_bytes),
+        "started_at": record.started_at,
+    }
+
+
+def _record(row: Row[Any]) -> LaunchRecord:
+    return LaunchRecord(
+        model=row.model,
+        generation=row.generation,
+        token=row.token,
+        pid=row.pid,
+        start_ticks=row.start_ticks,
+        boot_id=row.boot_id,
+        address=Address(row.socket, row.host, row.port),
+        workdir=Path(row.workdir),
+        log=Path(row.log),
+        fingerprint=row.fingerprint,
+        device_bytes=row.device_bytes,
+        started_at=row.started_at,
+    )

@@ -1,0 +1,151 @@
+"""The tables. Private to the store and the migrations; everybody else sees domain types.
+
+Times are Unix seconds. JSON columns hold what only programs read back whole.
+"""
+
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, BigInteger, Index, Integer, MetaData, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+# SQLite aliases its row id only to a column of the exact type INTEGER.
+_BIG_KEY = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Base(DeclarativeBase):
+    """Constraints have names by rule, so that migrations can find them on every database."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: JSON, list[str]: JSON(none_as_null=True)}
+
+
+class Meta(Base):
+    """Facts about this installation: its owner mark, the reserved event numbers, what was done once."""
+
+    __tablename__ = "meta"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
+class Model(Base):
+    """Models made over the API, in the words of the configuration file."""
+
+    __tablename__ = "models"
+    id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    declaration: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
+    updated_at: Mapped[float]
+    updated_by: Mapped[str] = mapped_column(String(200))
+
+
+class Instance(Base):
+    """The launch of each model that has one (`LaunchRecord`)."""
+
+    __tablename__ = "instances"
+    model: Mapped[str] = mapped_column(String(200), primary_key=True)
+    generation: Mapped[int]
+    token: Mapped[str] = mapped_column(String(64))
+    pid: Mapped[int]
+    start_ticks: Mapped[int] = mapped_column(BigInteger)
+    boot_id: Mapped[str] = mapped_column(String(64))
+    socket: Mapped[str | None] = mapped_column(Text)
+    host: Mapped[str] = mapped_column(String(255))
+    port: Mapped[int]
+    workdir: Mapped[str] = mapped_column(Text)
+    log: Mapped[str] = mapped_column(Text)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    device_bytes: Mapped[dict[str, Any]]
+    started_at: Mapped[float]
+
+
+class Footprint(Base):
+    """Memory that a spec was seen to take on a device."""
+
+    __tablename__ = "footprints"
+    fingerprint: Mapped[str] = mapped_column(String(64), primary_key=True)
+    device: Mapped[str] = mapped_column(String(128), primary_key=True)
+    size: Mapped[int] = mapped_column(BigInteger)
+    source: Mapped[str] = mapped_column(String(64))
+    learned_at: Mapped[float]
+
+
+class Start(Base):
+    """The history of starts."""
+
+    __tablename__ = "starts"
+    id: Mapped[int] = mapped_column(_BIG_KEY, primary_key=True, autoincrement=True)
+    model: Mapped[str] = mapped_column(String(200))
+    generation: Mapped[int]
+    started_at: Mapped[float]
+    ready_at: Mapped[float | None]
+    phases: Mapped[dict[str, Any]]
+    outcome: Mapped[str] = mapped_column(String(64))
+    reason: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = (Index(None, "model", "started_at"),)
+
+
+class Event(Base):
+    """The journal."""
+
+    __tablename__ = "events"
+    seq: Mapped[int] = mapped_column(_BIG_KEY, primary_key=True, autoincrement=False)
+    at: Mapped[float] = mapped_column(index=True)
+    kind: Mapped[str] = mapped_column(String(64))
+    model: Mapped[str | None] = mapped_column(String(200))
+    cause: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]]
+
+    __table_args__ = (Index(None, "model", "seq"),)
+
+
+class Request(Base):
+    """The ledger: one row for each request."""
+
+    __tablename__ = "requests"
+    row: Mapped[int] = mapped_column(_BIG_KEY, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(String(200), unique=True)
+    at: Mapped[float] = mapped_column(index=True)
+    day: Mapped[int]
+    """Days since 1970-01-01 in UTC, for sums by day that every database can do."""
+    route: Mapped[str] = mapped_column(String(200))
+    model: Mapped[str | None] = mapped_column(String(200))
+    asked: Mapped[str | None] = mapped_column(Text)
+    key: Mapped[str | None] = mapped_column(String(64))
+    stream: Mapped[bool]
+    outcome: Mapped[str] = mapped_column(String(32))
+    status: Mapped[int]
+    error: Mapped[str | None] = mapped_column(Text)
+    queued_s: Mapped[float | None]
+    ttft_s: Mapped[float | None]
+    total_s: Mapped[float]
+    bytes_in: Mapped[int] = mapped_column(BigInteger)
+    bytes_out: Mapped[int] = mapped_column(BigInteger)
+    prompt_tokens: Mapped[int | None]
+    completion_tokens: Mapped[int | None]
+    cached_tokens: Mapped[int | None]
+    generation: Mapped[int | None]
+
+    __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"), Index(None, "day"))
+
+
+class Key(Base):
+    """API keys: the digest, never the secret."""
+
+    __tablename__ = "keys"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    scopes: Mapped[list[str]]
+    models: Mapped[list[str] | None]
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]

@@ -1,0 +1,193 @@
+"""The request ledger: written in batches, never by a request itself, and read by people."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, case, func, select
+
+from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
+from vllm_mm.store.database import Database
+from vllm_mm.store.tables import Request
+
+_DAY = 86_400
+
+
+class GroupBy(StrEnum):
+    """What sums are made by."""
+
+    KEY = "key"
+    MODEL = "model"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rows; None does not restrict. Times are Unix seconds, `since` included and `until` not."""
+
+    model: str | None = None
+    key: str | None = None
+    outcome: Outcome | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, newest first."""
+
+    records: tuple[RequestRecord, ...]
+    next: int | None
+    """Give it as `before` for the next page; None when this was the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Totals of one group. Fields that were not grouped by are None."""
+
+    key: str | None
+    model: str | None
+    day: str | None
+    """`2026-01-31`, UTC."""
+    requests: int
+    failed: int
+    """Every outcome but `ok`."""
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    total_s: float
+    """Seconds from arrival to the end, added up."""
+
+
+class Ledger:
+    """The `requests` table."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, records: Sequence[RequestRecord]) -> None:
+        """One transaction for all. Rows whose request id is there already are left as they are, so that a batch whose
+        fate is unknown can be written again."""
+        if not records:
+            return
+        async with self._database.write() as connection:
+            await connection.execute(self._database.insert_new(Request, "id"), [_values(r) for r in records])
+
+    async def get(self, request_id: str) -> RequestRecord | None:
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(Request).where(Request.id == request_id))).one_or_none()
+        return None if row is None else _record(row)
+
+    async def recent(self, where: Filter | None = None, *, limit: int = 100, before: int | None = None) -> Page:
+        """Newest first. Rows that are added meanwhile do not shift the pages."""
+        query = select(Request).where(*_conditions(where or Filter())).order_by(Request.row.desc()).limit(limit + 1)
+        if before is not None:
+            query = query.where(Request.row < before)
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query)).all()
+        more = len(rows) > limit
+        rows = rows[:limit]
+        return Page(tuple(_record(r) for r in rows), rows[-1].row if more else None)
+
+    async def aggregate(self, group_by: Sequence[GroupBy], where: Filter | None = None) -> Sequence[Sum]:
+        """Sums by any of key, model and day, ordered by them; without a group, one sum of everything."""
+        columns = {GroupBy.KEY: Request.key, GroupBy.MODEL: Request.model, GroupBy.DAY: Request.day}
+        groups = [columns[g] for g in dict.fromkeys(group_by)]
+        query = (
+            select(
+                *groups,
+                func.count().label("requests"),
+                func.coalesce(func.sum(case((Request.outcome == Outcome.OK.value, 0), else_=1)), 0).label("failed"),
+                func.coalesce(func.sum(Request.prompt_tokens), 0).label("prompt_tokens"),
+                func.coalesce(func.sum(Request.completion_tokens), 0).label("completion_tokens"),
+                func.coalesce(func.sum(Request.cached_tokens), 0).label("cached_tokens"),
+                func.coalesce(func.sum(Request.total_s), 0.0).label("total_s"),
+            )
+            .where(*_conditions(where or Filter()))
+            .group_by(*groups)
+            .order_by(*groups)
+        )
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        return [
+            Sum(
+                key=row.get("key"),
+                model=row.get("model"),
+                day=None if row.get("day") is None else _date(row["day"]),
+                requests=row["requests"],
+                failed=row["failed"],
+                prompt_tokens=row["prompt_tokens"],
+                completion_tokens=row["completion_tokens"],
+                cached_tokens=row["cached_tokens"],
+                total_s=row["total_s"],
+            )
+            for row in rows
+        ]
+
+
+def _date(day: int) -> str:
+    return datetime.fromtimestamp(day * _DAY, UTC).date().isoformat()
+
+
+def _conditions(where: Filter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if where.model is not None:
+        conditions.append(Request.model == where.model)
+    if where.key is not None:
+        conditions.append(Request.key == where.key)
+    if where.outcome is not None:
+        conditions.append(Request.outcome == where.outcome.value)
+    if where.since is not None:
+        conditions.append(Request.at >= where.since)
+    if where.until is not None:
+        conditions.append(Request.at < where.until)
+    return conditions
+
+
+def _values(record: RequestRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "at": record.at,
+        "day": int(record.at // _DAY),
+        "route": record.route,
+        "model": record.model,
+        "asked": record.asked,
+        "key": record.key,
+        "stream": record.stream,
+        "outcome": record.outcome.value,
+        "status": record.status,
+        "error": record.error,
+        "queued_s": record.queued_s,
+        "ttft_s": record.ttft_s,
+        "total_s": record.total_s,
+        "bytes_in": record.bytes_in,
+        "bytes_out": record.bytes_out,
+        "prompt_tokens": record.usage.prompt_tokens,
+        "completion_tokens": record.usage.completion_tokens,
+        "cached_tokens": record.usage.cached_tokens,
+        "generation": record.generation,
+    }
+
+
+def _record(row: Row[Any]) -> RequestRecord:
+    return RequestRecord(
+        id=row.id,
+        at=row.at,
+        route=row.route,
+        model=row.model,
+        asked=row.asked,
+        key=row.key,
+        stream=row.stream,
+        outcome=Outcome(row.outcome),
+        status=row.status,
+        error=row.error,
+        queued_s=row.queued_s,
+        ttft_s=row.ttft_s,
+        total_s=row.total_s,
+        bytes_in=row.bytes_in,
+        bytes_out=row.bytes_out,
+        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
+        generation=row.generation,
+    )

@@ -1,0 +1,149 @@
+"""The first schema: models, instances, footprints, starts, events, requests, keys, facts about the installation.
+
+Revision ID: 0001_initial
+Revises: nothing
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001_initial"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "events",
+        sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("kind", sa.String(length=64), nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=True),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("data", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("seq", name=op.f("pk_events")),
+    )
+    op.create_index(op.f("ix_events_at"), "events", ["at"])
+    op.create_index(op.f("ix_events_model_seq"), "events", ["model", "seq"])
+
+    op.create_table(
+        "footprints",
+        sa.Column("fingerprint", sa.String(length=64), nullable=False),
+        sa.Column("device", sa.String(length=128), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("source", sa.String(length=64), nullable=False),
+        sa.Column("learned_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("fingerprint", "device", name=op.f("pk_footprints")),
+    )
+    op.create_table(
+        "instances",
+        sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("token", sa.String(length=64), nullable=False),
+        sa.Column("pid", sa.Integer(), nullable=False),
+        sa.Column("start_ticks", sa.BigInteger(), nullable=False),
+        sa.Column("boot_id", sa.String(length=64), nullable=False),
+        sa.Column("socket", sa.Text(), nullable=True),
+        sa.Column("host", sa.String(length=255), nullable=False),
+        sa.Column("port", sa.Integer(), nullable=False),
+        sa.Column("workdir", sa.Text(), nullable=False),
+        sa.Column("log", sa.Text(), nullable=False),
+        sa.Column("fingerprint", sa.String(length=64), nullable=False),
+        sa.Column("device_bytes", sa.JSON(), nullable=False),
+        sa.Column("started_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("model", name=op.f("pk_instances")),
+    )
+    op.create_table(
+        "keys",
+        sa.Column("id", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("models", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=True),
+        sa.Column("revoked_at", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_keys")),
+        sa.UniqueConstraint("digest", name=op.f("uq_keys_digest")),
+    )
+    op.create_table(
+        "meta",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_meta")),
+    )
+    op.create_table(
+        "models",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("declaration", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("updated_by", sa.String(length=200), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_models")),
+    )
+    op.create_table(
+        "requests",
+        sa.Column("row", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("day", sa.Integer(), nullable=False),
+        sa.Column("route", sa.String(length=200), nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=True),
+        sa.Column("asked", sa.Text(), nullable=True),
+        sa.Column("key", sa.String(length=64), nullable=True),
+        sa.Column("stream", sa.Boolean(), nullable=False),
+        sa.Column("outcome", sa.String(length=32), nullable=False),
+        sa.Column("status", sa.Integer(), nullable=False),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("queued_s", sa.Double(), nullable=True),
+        sa.Column("ttft_s", sa.Double(), nullable=True),
+        sa.Column("total_s", sa.Double(), nullable=False),
+        sa.Column("bytes_in", sa.BigInteger(), nullable=False),
+        sa.Column("bytes_out", sa.BigInteger(), nullable=False),
+        sa.Column("prompt_tokens", sa.Integer(), nullable=True),
+        sa.Column("completion_tokens", sa.Integer(), nullable=True),
+        sa.Column("cached_tokens", sa.Integer(), nullable=True),
+        sa.Column("generation", sa.Integer(), nullable=True),
+        sa.PrimaryKeyConstraint("row", name=op.f("pk_requests")),
+        sa.UniqueConstraint("id", name=op.f("uq_requests_id")),
+    )
+    op.create_index(op.f("ix_requests_at"), "requests", ["at"])
+    op.create_index(op.f("ix_requests_day"), "requests", ["day"])
+    op.create_index(op.f("ix_requests_key_at"), "requests", ["key", "at"])
+    op.create_index(op.f("ix_requests_model_at"), "requests", ["model", "at"])
+
+    op.create_table(
+        "starts",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("started_at", sa.Double(), nullable=False),
+        sa.Column("ready_at", sa.Double(), nullable=True),
+        sa.Column("phases", sa.JSON(), nullable=False),
+        sa.Column("outcome", sa.String(length=64), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_starts")),
+    )
+    op.create_index(op.f("ix_starts_model_started_at"), "starts", ["model", "started_at"])
+
+
+def downgrade() -> None:
+    op.drop_index(op.f("ix_starts_model_started_at"), table_name="starts")
+
+    op.drop_table("starts")
+    op.drop_index(op.f("ix_requests_model_at"), table_name="requests")
+    op.drop_index(op.f("ix_requests_key_at"), table_name="requests")
+    op.drop_index(op.f("ix_requests_day"), table_name="requests")
+    op.drop_index(op.f("ix_requests_at"), table_name="requests")
+
+    op.drop_table("requests")
+    op.drop_table("models")
+    op.drop_table("meta")
+    op.drop_table("keys")
+    op.drop_table("instances")
+    op.drop_table("footprints")
+    op.drop_index(op.f("ix_events_model_seq"), table_name="events")
+    op.drop_index(op.f("ix_events_at"), table_name="events")
+
+    op.drop_table("events")
