@@ -19,7 +19,16 @@ from vllm_mm.domain.lifecycle import Instance, State
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.engine import progress
 from vllm_mm.engine.lease import LeaseGate
-from vllm_mm.engine.ports import Address, EngineProcess, Inventory, Journal, Launcher, LaunchPlan, LaunchRecord, LaunchStore
+from vllm_mm.engine.ports import (
+    Address,
+    EngineProcess,
+    Inventory,
+    Journal,
+    Launcher,
+    LaunchPlan,
+    LaunchRecord,
+    LaunchStore,
+)
 from vllm_mm.engine.wire import ControlChannel, InferenceChannel
 
 log = logging.getLogger(__name__)
@@ -30,6 +39,8 @@ MEMORY_DEADLINE = 30.0
 """Seconds to wait for the memory of a reaped engine to be seen free, before an alert says that it is not."""
 HEALTH_EVERY = 5.0
 HEALTH_MISSES = 3
+ADOPTION_DEADLINE = 10.0
+"""Seconds in which an engine of an earlier controller has to prove that it works."""
 STUCK_AFTER = 60.0
 """Seconds with leases out and not one byte from the engine, after which a probe decides whether it hangs."""
 
@@ -160,12 +171,24 @@ class ModelInstance:
         self.spec = spec
         self._state = replace(self._state, limits=spec.start, retry=spec.retry)
 
-    async def adopt(self, process: EngineProcess, *, asleep: bool) -> None:
-        """Take over a running engine that was found healthy."""
-        record = process.record
+    async def adopt(self, process: EngineProcess) -> bool:
+        """Take over a running engine of an earlier controller; False, and nothing changed, when it is of no use."""
+        control = self._tools.control(process.record.address, ADOPTION_DEADLINE)
+        try:
+            async with asyncio.timeout(ADOPTION_DEADLINE):
+                if not await self._answers(control):
+                    return False
+                asleep = await _sleeps(control)
+                if not asleep:
+                    self._fingerprint_answer = await control.probe(self.gate.engine_name, self.spec.task)
+        except (MMError, TimeoutError):
+            return False
+        finally:
+            await control.close()
         self._attach(process)
-        self._started_wall = record.started_at
-        await self.ask(lc.Adopt(record.generation, "adopted at boot", asleep=asleep))
+        self._started_wall = process.record.started_at
+        await self.ask(lc.Adopt(process.record.generation, "adopted at boot", asleep=asleep))
+        return True
 
     async def hand_over(self) -> None:
         """Let go of the process without touching it, for the next controller."""
@@ -422,7 +445,9 @@ class ModelInstance:
                 await control.probe(self.gate.engine_name, self.spec.task)
                 quiet_since = self._tools.clock.now()
             except MMError as error:
-                detail = f"{self.gate.count} requests got nothing for {now - quiet_since:.0f} s and a probe failed: {error}"
+                detail = (
+                    f"{self.gate.count} requests got nothing for {now - quiet_since:.0f} s and a probe failed: {error}"
+                )
                 self.tell(lc.Unhealthy(generation, detail))
                 return
 
@@ -506,3 +531,11 @@ class ModelInstance:
         if self._control is None:
             raise RuntimeError(f"{self.spec.id} is {self.state.value} without a control channel")
         return self._control
+
+
+async def _sleeps(control: ControlChannel) -> bool:
+    """Engines without sleep mode have no such route; they are awake."""
+    try:
+        return await control.is_sleeping()
+    except MMError:
+        return False

@@ -17,24 +17,26 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, Reset, State
-from vllm_mm.domain.residency import Ledger, Resident
+from vllm_mm.domain.residency import Device, Ledger, Resident
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import command
 from vllm_mm.engine.footprint import Footprint, footprint
 from vllm_mm.engine.instance import ModelInstance, Tools
 from vllm_mm.engine.lease import Lease
-from vllm_mm.engine.loading import Loading, eta, retry_after
+from vllm_mm.engine.loading import Loading, eta
 from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.engine.ports import LaunchPlan
 from vllm_mm.engine.room import Room
-from vllm_mm.engine.views import InstanceView, WaitInfo
+from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, start_failed, torn_down, wait_info
 
 log = logging.getLogger(__name__)
 
 DB_DEADLINE = 10.0
 """Seconds for the one row that is written while `_swap_inflight` is held."""
 TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
+PROFILED_FROM = frozenset({"kv_cache", "graphs", "init", "tasks", "startup_complete", "probe"})
+"""Phases (see `progress`) in which an engine has sized its KV cache."""
 
 
 class WaitingRoom(Protocol):
@@ -75,6 +77,7 @@ class ProcessManager:
         self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
         self._wishes: dict[str, Wish] = {}
         self._pins: dict[str, bool] = {}
+        self._dismissed: set[str] = set()
         self._learned: dict[tuple[str, str], int] = {}
         self._load_times: dict[str, float] = {}
         self._queue: WaitingRoom | None = None
@@ -169,25 +172,10 @@ class ProcessManager:
         return None
 
     def _torn_down(self, instance: ModelInstance) -> TornDown:
-        i = instance.snapshot
-        return TornDown(
-            f"The engine of `{i.model}` is {i.state.value} ({i.reason}). Try again after the time in Retry-After.",
-            retry_after=retry_after(self.eta(i.model)),
-        )
+        return torn_down(instance.snapshot, self.eta(instance.spec.id))
 
     def _start_failed(self, instance: ModelInstance, reason: str = "") -> StartFailed:
-        i, now = instance.snapshot, self._tools.clock.now()
-        phase = next(reversed(instance.phases), "spawn") if instance.phases else "spawn"
-        if i.state is State.BACKOFF and i.deadline is not None:
-            then, after = f"It is tried again in {max(0.0, i.deadline - now):.0f} s.", max(1.0, i.deadline - now)
-        elif i.state is State.FAILED or i.then is lc.Then.FAILED:
-            then, after = f"It stays down until `vllm-mm load {i.model}` or a changed configuration.", 60.0
-        else:
-            then, after = "It is tried again.", max(1.0, lc.backoff_delay(i.retry, max(1, i.failures)))
-        return StartFailed(
-            f"The model `{i.model}` could not be served: {reason or i.reason}. {then}",
-            phase=phase, log_tail=instance.tail(20), retry_after=retry_after(after),
-        )  # fmt: skip
+        return start_failed(instance, reason, self._tools.clock.now())
 
     def held(self, model: str, reason: str) -> None:
         """A wish has to wait; remembered to be shown."""
@@ -228,7 +216,7 @@ class ProcessManager:
             try:
                 async with asyncio.timeout(DB_DEADLINE):
                     await self._tools.store.save(self._intent(instance.spec, loading))
-            except Exception as error:  # noqa: BLE001  # whatever the database says, the promise has to be undone
+            except Exception as error:  # whatever the database says, the promise has to be undone
                 self._give_up(loading, f"the database did not take the launch: {error}")
                 return None
         for victim in victims:
@@ -250,7 +238,10 @@ class ProcessManager:
 
     def _eviction(self, load: Load) -> Drain:
         return Drain(
-            Goal.STOP, self._policy.drain_timeout, cause=f"room for {load.model}", on_timeout=self._policy.on_drain_timeout
+            Goal.STOP,
+            self._policy.drain_timeout,
+            cause=f"room for {load.model}",
+            on_timeout=self._policy.on_drain_timeout,
         )
 
     async def _swap_in(self, loading: Loading) -> None:
@@ -301,12 +292,12 @@ class ProcessManager:
 
     def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:
         workdir = self._places.run / loading.token[:12]
-        if loading.address is None:
-            loading.address = command.address_for(spec, workdir)
+        address = loading.address or command.address_for(spec, workdir)
+        loading.address = address
         slug = "".join(c if c.isalnum() or c in "-._" else "_" for c in spec.id)[:80]
         return LaunchRecord(
             model=spec.id, generation=loading.generation, token=loading.token, pid=0, start_ticks=0, boot_id="",
-            address=loading.address, workdir=workdir, log=self._places.logs / f"{slug}.log",
+            address=address, workdir=workdir, log=self._places.logs / f"{slug}.log",
             fingerprint=spec.fingerprint, device_bytes=dict(loading.load.device_bytes), started_at=self._tools.clock.wall(),
         )  # fmt: skip
 
@@ -357,6 +348,7 @@ class ProcessManager:
             return
         if instance.state in {State.FAILED, State.BACKOFF}:
             await instance.ask(Reset(cause))
+        self._dismissed.discard(model)
         self._wishes[model] = Wish(self._tools.clock.now(), urgent, cause)
         self._waiting.kick()
 
@@ -364,10 +356,19 @@ class ProcessManager:
         """Drain and stop; at once with `force`, or while it loads. Returns when it is told, not when it is gone."""
         instance = self.require(model)
         self._wishes.pop(model, None)
+        self._dismissed.add(model)
         if self._call_off(model, f"stopped by {cause}"):
             return
         timeout = self._policy.drain_timeout
         await instance.ask(Kill(cause) if force else Drain(Goal.STOP, timeout, cause, self._policy.on_drain_timeout))
+
+    async def retire(self, model: str, cause: str) -> None:
+        """Its declaration changed or is gone: let what runs finish, then stop; earlier failures are forgotten."""
+        instance = self._instances[model]
+        self._wishes.pop(model, None)
+        if not self._call_off(model, cause) and instance.state in lc.LIVE:
+            await instance.ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
+        instance.tell(Reset(cause))
 
     def _call_off(self, model: str, reason: str) -> bool:
         """End a load that waits for room (True), or kill one that has a process."""
@@ -395,7 +396,7 @@ class ProcessManager:
     async def sleep(self, model: str, cause: str) -> None:
         """Drain, then put to sleep. Raises Conflict where the engine cannot."""
         instance = self.require(model)
-        if not command.can_sleep(instance.spec, self.devices()):
+        if not self.can_sleep(instance.spec):
             raise Conflict(
                 f"{model} cannot sleep: its engine has no sleep mode here (vLLM on a GPU with `enable-sleep-mode` "
                 "in its args has one, the CPU build has none). Stop it instead."
@@ -435,6 +436,46 @@ class ProcessManager:
     def pinned(self, spec: ModelSpec) -> bool:
         return self._pins.get(spec.id, spec.pinned)
 
+    # Boot, reload and the end.
+
+    async def load_memory(self) -> None:
+        """Read what earlier runs learned: footprints and load times."""
+        self._learned = dict(await self._tools.store.footprints())
+        self._load_times = dict(await self._tools.store.load_times())
+
+    async def adopt(self, record: LaunchRecord) -> bool:
+        """Take over the engine of `record` if it provably is that one, is healthy, and its spec is still the same."""
+        spec = self.catalog.get(record.model)
+        if spec is None or spec.fingerprint != record.fingerprint or not record.pid:
+            return False
+        process = await self._tools.launcher.adopt(record)
+        if process is None:
+            return False
+        self._room.hold(record.model, record.device_bytes)
+        if await self.require(record.model).adopt(process):
+            return True
+        self._room.release(record.model)
+        await process.close()
+        return False
+
+    def observe_devices(self) -> None:
+        """Take over the latest readings of the inventory."""
+        self._room.observe(self._tools.inventory.devices())
+        self._waiting.kick()
+
+    def close_admission(self, error: MMError) -> None:
+        """No new lease, no new load, from now on; those who wait get `error`; loads without a process are called off."""
+        self._closing = True
+        self._waiting.refuse_all(error)
+        for model in tuple(self._loading_events):
+            if self._instances[model].state not in lc.LIVE:
+                self._call_off(model, error.message)
+
+    def set_catalog(self, catalog: Catalog) -> None:
+        """What may be asked for from now on; what becomes of running engines is `control.reload`'s business."""
+        self.catalog = catalog
+        self._waiting.kick()
+
     # What anybody may look at.
 
     def require(self, model: str) -> ModelInstance:
@@ -462,8 +503,20 @@ class ProcessManager:
     def ledger(self) -> Ledger:
         return self._room.ledger
 
-    def devices(self) -> Sequence[Any]:
+    def devices(self) -> Sequence[Device]:
         return tuple(self._room.ledger.devices.values())
+
+    def can_sleep(self, spec: ModelSpec) -> bool:
+        """Whether its engine has a sleep mode on the devices it would use here."""
+        return command.can_sleep(spec, self.devices())
+
+    def dismissed(self, model: str) -> bool:
+        """Whether it was told to stop and nobody has started it since."""
+        return model in self._dismissed
+
+    def learned(self, fingerprint: str, device: str, size: int) -> None:
+        """A footprint was measured (bytes)."""
+        self._learned[fingerprint, device] = size
 
     def footprint(self, spec: ModelSpec) -> Footprint:
         return footprint(spec, self._room.ledger.devices, self._learned)
@@ -478,36 +531,29 @@ class ProcessManager:
 
     def wait_info(self, ticket: Ticket) -> WaitInfo:
         """Where a waiting request stands."""
-        instance = self.require(ticket.model)
-        i = instance.snapshot
-        return WaitInfo(
-            position=self._waiting.position(ticket.id, ticket.model), model=ticket.model, state=i.state,
-            phase=i.progress.phase, percent=i.progress.percent, eta_s=self.eta(ticket.model),
-            why=self._waiting.why(ticket.model),
-        )  # fmt: skip
+        position, why = self._waiting.position(ticket.id, ticket.model), self._waiting.why(ticket.model)
+        return wait_info(self.require(ticket.model).snapshot, position, self.eta(ticket.model), why)
 
     def describe(self, model: str) -> InstanceView:
         """The instance as the admin API shows it."""
         instance = self.require(model)
-        i, clock = instance.snapshot, self._tools.clock
-        now = clock.now()
-        reservation = self._room.ledger.reservations.get(model)
-        held = dict(reservation.device_bytes) if reservation is not None else {}
+        return instance_view(
+            instance,
+            reservation=self._room.ledger.reservations.get(model),
+            why=self._why_not_live(model),
+            eta_s=self.eta(model),
+            queued=self._waiting.count(model),
+            pinned=self.pinned(instance.spec),
+            clock=self._tools.clock,
+        )
+
+    def _why_not_live(self, model: str) -> str:
         loading, wish = self._loading_events.get(model), self._wishes.get(model)
-        reason = i.reason
-        if i.state not in lc.LIVE and loading is not None:
-            reason = f"waits for its memory to become free: {loading.load.reason}"
-        elif i.state not in lc.LIVE and wish is not None:
-            reason = wish.why_not or "about to start"
-        idle = i.state is State.READY and not instance.gate.count
-        return InstanceView(
-            id=f"{model}#{i.generation}", model=model, state=i.state, progress=i.progress, elapsed_s=now - i.since,
-            eta_s=self.eta(model) if i.state in lc.LOADING or loading is not None or wish is not None else None,
-            reason=reason, devices=tuple(sorted(held)), pid=instance.pid, in_flight=instance.gate.count,
-            queued=self._waiting.count(model), since=clock.wall() - (now - i.since), failures=i.failures, reserved=held,
-            generation=i.generation, pinned=self.pinned(instance.spec),
-            idle_s=now - instance.gate.last_used if idle else None,
-        )  # fmt: skip
+        if loading is not None:
+            return f"waits for its memory to become free: {loading.load.reason}"
+        if wish is not None:
+            return wish.why_not or "about to start"
+        return self._waiting.why(model)
 
     def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
         self._tools.journal.emit(kind, model=model, cause=cause, data=data)

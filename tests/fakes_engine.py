@@ -1,0 +1,310 @@
+"""A whole engine layer without processes: real manager, queue, actors and gates; fake launcher, channels and clock.
+
+For the logic only. Everything about processes and sockets is tested with real ones (tests/process, tests/integration).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fakes import FakeClock
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import MMError, UpstreamDied
+from vllm_mm.domain.events import Event
+from vllm_mm.domain.launches import Address, LaunchRecord
+from vllm_mm.domain.residency import Device
+from vllm_mm.domain.scheduling import Ticket
+from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, Task
+from vllm_mm.engine.instance import Tools
+from vllm_mm.engine.manager import ProcessManager
+from vllm_mm.engine.policy import Places, Policy
+from vllm_mm.engine.ports import ExitStatus, LaunchPlan, SweepReport
+from vllm_mm.engine.queue import InferenceQueue
+from vllm_mm.engine.wire import ResponseSink, UpstreamRequest
+
+
+class FakeProcess:
+    """An engine that becomes healthy when the test says so."""
+
+    def __init__(self, record: LaunchRecord, world: "World") -> None:
+        self.record = record
+        self.world = world
+        self.healthy = world.healthy_at_once
+        self.probe_error: MMError | None = None
+        self.asleep = False
+        self.gone: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
+        self.stopped = 0
+        self.release_stop = asyncio.Event()
+        self.lines: list[str] = []
+        self._followers: list[Callable[[str], None]] = []
+        if not world.hold_stops:
+            self.release_stop.set()
+
+    def follow(self, on_line: Callable[[str], None]) -> Callable[[], None]:
+        self._followers.append(on_line)
+        return lambda: self._followers.remove(on_line) if on_line in self._followers else None
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+        for follower in tuple(self._followers):
+            follower(line)
+
+    def tail(self, lines: int) -> tuple[str, ...]:
+        return tuple(self.lines[-lines:])
+
+    def rss(self) -> int:
+        return 0
+
+    async def exited(self) -> ExitStatus:
+        return await asyncio.shield(self.gone)
+
+    def die(self, code: int = 0) -> None:
+        if not self.gone.done():
+            self.gone.set_result(ExitStatus(code))
+
+    async def stop(self, *, graceful: bool, grace: float, deadline: float) -> SweepReport:
+        self.stopped += 1
+        await self.release_stop.wait()
+        self.die(143)
+        self.world.running.discard(self.record.model)
+        return SweepReport()
+
+    async def close(self) -> None:
+        pass
+
+
+class FakeLauncher:
+    def __init__(self, world: "World") -> None:
+        self.world = world
+
+    async def start(self, plan: LaunchPlan) -> FakeProcess:
+        await asyncio.sleep(0)
+        if (error := self.world.launch_errors.get(plan.model)) is not None:
+            raise error
+        assert plan.model not in self.world.running, f"{plan.model} was started twice"
+        self.world.starts.append(plan.model)
+        self.world.running.add(plan.model)
+        self.world.most_running = max(self.world.most_running, len(self.world.running))
+        record = LaunchRecord(
+            plan.model, plan.generation, plan.token, 1000 + len(self.world.starts), 1, "boot", plan.address,
+            plan.workdir, plan.log, plan.fingerprint, plan.device_bytes, 0.0,
+        )  # fmt: skip
+        process = FakeProcess(record, self.world)
+        self.world.processes[plan.model] = process
+        self.world.by_address[str(plan.address)] = process
+        return process
+
+    async def adopt(self, record: LaunchRecord) -> FakeProcess | None:
+        process = self.world.processes.get(record.model)
+        return process if process is not None and not process.gone.done() else None
+
+    async def sweep(self, record: LaunchRecord, deadline: float) -> SweepReport:
+        return SweepReport()
+
+    async def sweep_unknown(self, keep: frozenset[str], deadline: float) -> SweepReport:
+        return SweepReport()
+
+
+class FakeControl:
+    def __init__(self, world: "World", address: Address) -> None:
+        self.world = world
+        self.process = world.by_address[str(address)]
+
+    async def healthy(self) -> bool:
+        return self.process.healthy and not self.process.gone.done()
+
+    async def probe(self, model: str, task: Task) -> str:
+        if self.process.probe_error is not None:
+            raise self.process.probe_error
+        self.world.probes.append(model)
+        return "Paris"
+
+    async def sleep(self, level: int) -> None:
+        self.process.asleep = True
+
+    async def wake(self, tags: Sequence[str] = ()) -> None:
+        self.process.asleep = False
+
+    async def is_sleeping(self) -> bool:
+        return self.process.asleep
+
+    async def metrics(self) -> str:
+        return ""
+
+    async def models(self) -> Sequence[dict[str, Any]]:
+        raise UpstreamDied("no such route", sent=True, started=False)
+
+    async def version(self) -> str:
+        return "fake"
+
+    async def close(self) -> None:
+        pass
+
+
+class FakeExchange:
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.aborted_with: BaseException | None = None
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+    def abort(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.aborted_with = error
+            self.done.set_exception(error)
+            self.done.exception()
+
+
+class FakeChannel:
+    def __init__(self, world: "World", address: Address) -> None:
+        self.world = world
+        self.process = world.by_address[str(address)]
+        self.last_activity = 0.0
+
+    def send(self, request: UpstreamRequest, sink: ResponseSink) -> FakeExchange:
+        assert self.process.record.model in self.world.running, "a request reached an engine that does not run"
+        exchange = FakeExchange()
+        self.world.exchanges.append(exchange)
+        return exchange
+
+    def close(self) -> None: ...
+
+
+class FakeInventory:
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._devices = tuple(devices)
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices
+
+    async def refresh(self) -> Sequence[Device]:
+        return self._devices
+
+    async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
+        return True
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.rows: dict[str, LaunchRecord] = {}
+        self.starts: list[tuple[str, str]] = []
+        self.hold: asyncio.Event | None = None
+        self.error: Exception | None = None
+
+    async def save(self, record: LaunchRecord) -> None:
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.error is not None:
+            raise self.error
+        self.rows[record.model] = record
+
+    async def forget(self, model: str, generation: int) -> None:
+        row = self.rows.get(model)
+        if row is not None and row.generation == generation:
+            del self.rows[model]
+
+    async def all(self) -> Sequence[LaunchRecord]:
+        return tuple(self.rows.values())
+
+    async def footprints(self) -> Mapping[tuple[str, str], int]:
+        return {}
+
+    async def learn(self, fingerprint: str, device: str, size: int, source: str) -> None: ...
+
+    async def record_start(
+        self, model: str, generation: int, started_at: float, ready_at: float | None,
+        phases: Mapping[str, float], outcome: str, reason: str,
+    ) -> None:  # fmt: skip
+        self.starts.append((model, outcome))
+
+    async def load_times(self) -> Mapping[str, float]:
+        return {}
+
+
+class ListJournal:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(
+        self, kind: str, *, model: str | None = None, cause: str = "", data: Mapping[str, Any] | None = None
+    ) -> Event:
+        event = Event(len(self.events) + 1, 0.0, kind, model, cause, data or {})
+        self.events.append(event)
+        return event
+
+    def kinds(self, model: str) -> list[str]:
+        return [e.kind for e in self.events if e.model == model]
+
+
+@dataclass
+class World:
+    """The engine layer under test and what happened in it."""
+
+    clock: FakeClock
+    manager: ProcessManager = field(init=False)
+    queue: InferenceQueue = field(init=False)
+    store: FakeStore = field(default_factory=FakeStore)
+    journal: ListJournal = field(default_factory=ListJournal)
+    starts: list[str] = field(default_factory=list)
+    running: set[str] = field(default_factory=set)
+    most_running: int = 0
+    processes: dict[str, FakeProcess] = field(default_factory=dict)
+    by_address: dict[str, FakeProcess] = field(default_factory=dict)
+    probes: list[str] = field(default_factory=list)
+    exchanges: list[FakeExchange] = field(default_factory=list)
+    launch_errors: dict[str, Exception] = field(default_factory=dict)
+    healthy_at_once: bool = True
+    hold_stops: bool = False
+    _ids: int = 0
+
+    def ticket(self, model: str, *, wait: float = 30.0, stream: bool = False, priority: int = 0) -> Ticket:
+        self._ids += 1
+        now = self.clock.now()
+        return Ticket(f"t{self._ids}", model, now, now + wait, stream=stream, priority=priority)
+
+    async def ready(self, *models: str) -> None:
+        """Load these and wait until they are READY."""
+        for model in models:
+            await self.manager.start(model, "test")
+        await self.clock.advance(1.0)
+        for model in models:
+            assert self.manager.require(model).state == "ready", self.manager.describe(model)
+
+
+def model(name: str, gib: float = 10, **changes: Any) -> ModelSpec:
+    spec = ModelSpec(name, engine=EngineKind.COMMAND, command=("engine", "{socket}"), memory=int(gib * GIB))
+    return replace(spec, **changes)
+
+
+@contextlib.asynccontextmanager
+async def world(
+    *specs: ModelSpec, capacity: float = 24, devices: Sequence[Device] | None = None, policy: Policy | None = None
+) -> AsyncIterator[World]:
+    """One device of `capacity` GiB unless `devices` are given."""
+    it = World(FakeClock())
+    tools = Tools(
+        launcher=FakeLauncher(it),
+        inventory=FakeInventory(devices or [Device("gpu0", int(capacity * GIB), kind="test")]),
+        store=it.store,
+        journal=it.journal,
+        clock=it.clock,
+        inference=lambda address, _limit: FakeChannel(it, address),  # type: ignore[arg-type,return-value]
+        control=lambda address, _timeout: FakeControl(it, address),  # type: ignore[arg-type,return-value]
+    )
+    here = Path("/nonexistent")
+    places = Places("owner", here / "run", here / "logs", here / "cache", here / "sim", "python")
+    policy = policy or Policy()
+    it.manager = ProcessManager(Catalog(specs), tools, policy, places)
+    it.queue = InferenceQueue(it.manager, it.clock, policy)
+    it.manager.attach(it.queue)
+    it.queue.start()
+    try:
+        yield it
+    finally:
+        await it.queue.close()
+        for instance in it.manager.instances():
+            await instance.close()
