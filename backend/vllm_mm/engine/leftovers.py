@@ -22,13 +22,17 @@ _SHM_PREFIXES = ("psm_", "sem.mp-")
 
 
 def prepare(plan: LaunchPlan) -> None:
-    """Make the work directory (0700) and put the token into it, which is the licence to delete it later.
+    """Make the work directory (0700) and put the token into it, which is the licence to delete it later; and the launch's
+    TMPDIR if that is inside (Python looks for another place when it is not there).
 
     Raises OSError with the path when it cannot be made, or is somebody else's.
     """
     plan.workdir.mkdir(parents=True, exist_ok=True, mode=0o700)
     plan.workdir.chmod(0o700)
     (plan.workdir / _MARKER).write_text(plan.token)
+    temporary = Path(plan.env.get("TMPDIR", "/"))
+    if temporary.is_relative_to(plan.workdir):
+        temporary.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def remove(record: LaunchRecord) -> None:

@@ -1,0 +1,295 @@
+"""From a model's spec to the command line and the environment of its process. Pure, but for the search of a free port and the default of `base_env`.
+
+Facts about flags and variables: vLLM 0.32 (`vllm/envs.py`, `engine/arg_utils.py`, `platforms/cpu.py`).
+"""
+
+import json
+import math
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vllm_mm.domain.errors import ConfigError
+from vllm_mm.domain.residency import Device
+from vllm_mm.domain.specs import GIB, ArgValue, EngineKind, ModelSpec, Task
+from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE, Address
+
+SOCKET_PATH_BYTES = 107
+"""What `sun_path` of a unix socket's address holds besides its final zero (unix(7))."""
+_IPC_NAME_BYTES = 37
+"""vLLM's own sockets are named TMPDIR/UUID4."""
+_TMP = "t"
+CPU_KV_CACHE_GIB = 4
+"""VLLM_CPU_KVCACHE_SPACE at most, when nobody says otherwise."""
+_CPU_OVERHEAD = GIB
+
+_OURS = {
+    "uds": "the address is chosen for each launch",
+    "host": "the address is chosen for each launch",
+    "port": "the address is chosen for each launch",
+    "model": "use `model` of the model itself",
+    "model-tag": "use `model` of the model itself",
+    "served-model-name": "use the model's id and its `aliases`",
+    "api-key": "nobody but the server reaches the engine, and keys do not belong on command lines; use the server's keys",
+}
+_SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "q": "quantization"}
+_APPENDED = frozenset({"middleware"})
+"""vLLM options that take one value each time they are given; other lists follow one option."""
+
+_DROPPED = frozenset({
+    "VLLM_PORT",  # makes every engine take the same internal port (vllm-project/vllm#43206)
+    "VLLM_API_KEY",  # the engine would refuse its own controller
+    "PROMETHEUS_MULTIPROC_DIR",  # shared by all engines it would mix their metrics
+    "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC",  # systemd's, for us
+})  # fmt: skip
+_DROPPED_FOR_VLLM = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"})
+"""The controller's Python is not the engine's."""
+
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
+
+
+def can_sleep(spec: ModelSpec, devices: Sequence[Device]) -> bool:
+    """Whether the engine of `spec` is started with sleep mode. vLLM has it on GPUs (its CPU build refuses to start with
+    it), unless the spec's args say `enable-sleep-mode: false`; a simulated engine has it everywhere."""
+    if _arguments(spec).get("enable-sleep-mode", True) is not True:
+        return False
+    if spec.engine is EngineKind.SIM:
+        return True
+    candidates = [d for d in devices if not spec.devices.ids or d.id in spec.devices.ids]
+    return spec.engine is EngineKind.VLLM and bool(candidates) and all(d.kind == "gpu" for d in candidates)
+
+
+def address_for(spec: ModelSpec, workdir: Path) -> Address:
+    """A unix socket in the work directory; for a command with `{port}` or `{host}` a loopback port that is free now.
+
+    Raises ConfigError when the work directory's path is too long for sockets, or a command names neither.
+    """
+    if spec.engine is EngineKind.COMMAND:
+        names = {m.group(1) for part in spec.command for m in _PLACEHOLDER.finditer(part)}
+        if names & {"port", "host"}:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                return Address(host="127.0.0.1", port=int(probe.getsockname()[1]))
+        if "socket" not in names:
+            raise ConfigError(
+                f"{spec.id}: the command has to be told where to listen: put {{port}} (with {{host}}), or {{socket}}, into it"
+            )
+    path = workdir / "s"
+    # The longest path that has to fit: our socket, or one that vLLM makes in its TMPDIR.
+    longest = len(str(path).encode())
+    if spec.engine is EngineKind.VLLM:
+        longest = max(longest, len(str(workdir / _TMP).encode()) + _IPC_NAME_BYTES)
+    if longest > SOCKET_PATH_BYTES:
+        raise ConfigError(
+            f"{workdir} is {longest - SOCKET_PATH_BYTES} bytes too long a path for unix sockets (their limit is "
+            f"{SOCKET_PATH_BYTES} bytes); use a data directory with a shorter path (--data-dir)"
+        )
+    return Address(socket=str(path))
+
+
+def build(
+    spec: ModelSpec,
+    *,
+    address: Address,
+    device_bytes: Mapping[str, int],
+    devices: Sequence[Device],
+    workdir: Path,
+    token: str,
+    owner: str,
+    cache_dir: Path,
+    sim_ledger: Path,
+    python: str,
+    base_env: Mapping[str, str] | None = None,
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The argument list and the whole environment of one launch on the devices of `device_bytes`. What it inherits comes
+    from `base_env` (default: our own environment).
+
+    Raises ConfigError for what the spec must not say. No secret of ours is in either.
+    """
+    chosen = [d for d in devices if d.id in device_bytes]
+    sleeps = can_sleep(spec, chosen)
+    match spec.engine:
+        case EngineKind.VLLM:
+            argv = _vllm(spec, address, chosen, sleeps=sleeps)
+        case EngineKind.SIM:
+            argv = _sim(spec, address, chosen, python, sim_ledger, sleeps=sleeps)
+        case EngineKind.COMMAND:
+            argv = _command(spec, address)
+    env = _inherited(spec, os.environ if base_env is None else base_env)
+    env["TMPDIR"] = str(workdir / _TMP)
+    if spec.engine is not EngineKind.COMMAND:
+        env["VLLM_NO_USAGE_STATS"] = "1"
+        env.setdefault("VLLM_CACHE_ROOT", str(cache_dir / "vllm"))
+        if not env.get("HOME"):  # else Hugging Face's own place, shared with everything else on the machine
+            env.setdefault("HF_HOME", str(cache_dir / "huggingface"))
+        env.pop("VLLM_SERVER_DEV_MODE", None)
+        if sleeps:
+            env["VLLM_SERVER_DEV_MODE"] = "1"  # /sleep and /wake_up exist only then
+    gpus = [d.id for d in chosen if d.kind == "gpu"]
+    if gpus:
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    elif spec.engine is EngineKind.VLLM and "kv-cache-memory-bytes" not in _arguments(spec):
+        env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_cpu_kv_cache_gib(spec, chosen)))
+    env.update(spec.env)
+    env["SPT_NOENV"] = "1"  # a process that renames itself must not write over its environment (setproctitle)
+    # Last: a title that is written over the environment nevertheless eats from its beginning.
+    for name, value in ((OWNER_VARIABLE, owner), (LAUNCH_VARIABLE, token)):
+        env.pop(name, None)
+        env[name] = value
+    return argv, env
+
+
+def _inherited(spec: ModelSpec, base_env: Mapping[str, str]) -> dict[str, str]:
+    dropped = _DROPPED | (_DROPPED_FOR_VLLM if spec.engine is EngineKind.VLLM else frozenset[str]())
+    return {k: v for k, v in base_env.items() if k not in dropped and not k.startswith("VLLM_MM_")}
+
+
+def _cpu_kv_cache_gib(spec: ModelSpec, devices: Sequence[Device]) -> int:
+    """Whole GiB, as vLLM reads the variable. Half of what a declared size leaves beside the runtime, for the weights
+    need their part; undeclared, a quarter of a small machine."""
+    if spec.memory is not None:
+        size = (spec.memory - _CPU_OVERHEAD) // 2
+    else:
+        size = min((d.capacity for d in devices), default=CPU_KV_CACHE_GIB * 4 * GIB) // 4
+    return max(1, min(CPU_KV_CACHE_GIB, size // GIB))
+
+
+def _arguments(spec: ModelSpec) -> dict[str, ArgValue]:
+    """The spec's args by vLLM's own option names, without dashes in front. Words after a dot are keys of a JSON option."""
+    found: dict[str, ArgValue] = {}
+    for key, value in spec.args.items():
+        head, dot, rest = key.lstrip("-").partition(".")
+        head = head.replace("_", "-")
+        found[_SHORT.get(head, head) + dot + rest] = value
+    return found
+
+
+def _user_arguments(spec: ModelSpec) -> dict[str, ArgValue]:
+    arguments = _arguments(spec)
+    for name, reason in _OURS.items():
+        if name in arguments:
+            raise ConfigError(f"{spec.id}: `{name}` cannot be set in args: {reason}")
+    return arguments
+
+
+def _render(arguments: Mapping[str, ArgValue]) -> list[str]:
+    argv: list[str] = []
+    for name, value in arguments.items():
+        option = f"-{name}" if len(name) == 1 else f"--{name}"
+        if value is None:
+            continue
+        if value is True:
+            argv.append(option)
+        elif value is False:
+            argv.append(f"--no-{name}")
+        elif isinstance(value, list):
+            texts = [_text(item) for item in value]
+            if name in _APPENDED:
+                argv += [part for text in texts for part in (option, text)]
+            elif texts:
+                argv += [option, *texts]
+        else:
+            text = _text(value)
+            argv += [f"{option}={text}"] if text.startswith("-") and len(name) > 1 else [option, text]
+    return argv
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _vllm(spec: ModelSpec, address: Address, devices: Sequence[Device], *, sleeps: bool) -> tuple[str, ...]:
+    ours: dict[str, ArgValue] = {"disable-uvicorn-access-log": True, "enable-request-id-headers": True}
+    if sleeps:
+        ours["enable-sleep-mode"] = True
+    if spec.devices.count > 1:
+        ours["tensor-parallel-size"] = spec.devices.count
+    arguments = _user_arguments(spec)
+    gpus = [d for d in devices if d.kind == "gpu" and d.capacity > 0]
+    if spec.memory is not None and gpus and "kv-cache-memory-bytes" not in arguments:
+        ours["gpu-memory-utilization"] = _utilization(spec.memory, gpus)
+    if spec.lora:
+        ours["enable-lora"] = True
+        ours["lora-modules"] = [f"{name}={path}" for name, path in spec.lora.items()]
+    # False is the default of the sleep mode, and some builds refuse its very name.
+    if arguments.get("enable-sleep-mode") is False:
+        arguments["enable-sleep-mode"] = None
+    return (spec.executable, "serve", *_model_and_address(spec, address), *_render(ours | arguments))
+
+
+def _utilization(memory: int, gpus: Sequence[Device]) -> float:
+    """vLLM's one fraction for all devices: none of them may give more than was reserved on it. Rounded down."""
+    fraction = memory / max(d.capacity for d in gpus)
+    return math.floor(max(0.0001, min(fraction, 0.99)) * 10_000) / 10_000
+
+
+def _model_and_address(spec: ModelSpec, address: Address) -> list[str]:
+    where = ["--uds", address.socket] if address.socket else ["--host", address.host, "--port", str(address.port)]
+    return [spec.model or spec.id, *where, "--served-model-name", *spec.served_names]
+
+
+def _sim(
+    spec: ModelSpec, address: Address, devices: Sequence[Device], python: str, ledger: Path, *, sleeps: bool
+) -> tuple[str, ...]:
+    ours: dict[str, ArgValue] = {"disable-uvicorn-access-log": True, "enable-request-id-headers": True}
+    if sleeps:
+        ours["enable-sleep-mode"] = True
+    if spec.devices.count > 1:
+        ours["tensor-parallel-size"] = spec.devices.count
+    arguments = _user_arguments(spec)
+    if arguments.get("enable-sleep-mode") is False:
+        arguments["enable-sleep-mode"] = None
+    profile: dict[str, ArgValue] = {}
+    simulated = [d for d in devices if d.kind == "sim"]
+    if simulated:
+        profile["device"] = ",".join(d.id for d in simulated)
+        profile["device_memory"] = min(d.capacity for d in simulated)
+        profile["ledger"] = str(ledger)
+    if spec.task is not Task.GENERATE:
+        profile["task"] = spec.task.value
+    profile |= spec.sim
+    pairs = [f"{k}={_profile_text(v)}" for k, v in profile.items() if v is not None]
+    return (
+        python,
+        "-m",
+        "vllm_mm.sim",
+        *_model_and_address(spec, address),
+        *_render(ours | arguments),
+        *(part for pair in pairs for part in ("--sim", pair)),
+    )
+
+
+def _profile_text(value: ArgValue) -> str:
+    return ",".join(_text(item) for item in value) if isinstance(value, list) else _text(value)
+
+
+def _command(spec: ModelSpec, address: Address) -> tuple[str, ...]:
+    if not spec.command:
+        raise ConfigError(
+            f"{spec.id}: an engine of kind `command` needs `command`, a list of the program and its arguments"
+        )
+    values = {"model": spec.model or spec.id, "host": address.host, "port": str(address.port)}
+    if address.socket:
+        values = {"model": spec.model or spec.id, "socket": address.socket}
+
+    def replace(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name is None:
+            return match.group()[0]
+        if name in values:
+            return values[name]
+        known = "{host}, {port}, {socket} and {model}"
+        if name in ("host", "port", "socket"):
+            raise ConfigError(
+                f"{spec.id}: the command mixes {{socket}} with {{host}} and {{port}}; use the one or the other"
+            )
+        raise ConfigError(
+            f"{spec.id}: the command has an unknown placeholder {{{name}}}; known are {known} (write {{{{ for a bracket)"
+        )
+
+    return tuple(_PLACEHOLDER.sub(replace, part) for part in spec.command)
