@@ -378,7 +378,8 @@ def _command(i: Instance, event: Start | Wake | Drain | Undrain | Kill | Reset |
             if i.state in {State.FAILED, State.BACKOFF}:
                 after = _goto(i, State.STOPPED, now, failures=0)
                 return after, (_emit(after, event.cause),)
-            return replace(i, failures=0), ()
+            # On its way there: the failure that made it stop is forgotten too.
+            return replace(i, failures=0, then=None if i.then is None else Then.STOPPED), ()
         case Adopt():
             if i.state is not State.STOPPED:
                 return i, (Refuse(f"{i.model} is {i.state.value}, only a stopped instance can adopt an engine"),)
@@ -489,6 +490,8 @@ def _fact(
         case Exited(), State.DRAINING if i.goal is Goal.STOP:
             # It was to go anyway; the leases it held are told the truth.
             return _stop(i, now, Then.STOPPED, event.detail, "crash", died=True)
+        case Unhealthy(), State.DRAINING if i.goal is Goal.STOP:
+            return _stop(i, now, Then.STOPPED, event.detail, "unhealthy")
         case Exited(), State.SLEEPING:
             return _stop(i, now, Then.STOPPED, event.detail, "crash", died=True)
         case Exited(), State.STARTING | State.WAKING | State.READY | State.DRAINING | State.SUSPENDING:

@@ -286,6 +286,8 @@ def _candidate(ledger: Ledger, resident: Resident, min_dwell: float) -> _Candida
     held = ledger.reservations.get(resident.model)
     if held is None or held.leaving or resident.pinned or resident.state not in {State.READY, State.SLEEPING}:
         return None
+    if not held.begun:  # a sleeper that was promised the room to wake
+        return None
     awake = resident.state is State.READY
     since = resident.ready_since if awake and resident.ready_since is not None else -inf
     return _Candidate(
