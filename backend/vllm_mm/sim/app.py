@@ -1,0 +1,112 @@
+"""The routes, and what comes before and after each: keys, methods, request ids, errors, the access log."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from vllm_mm.sim import basics, chat, dev
+from vllm_mm.sim.client import EngineCallError, EngineDeadError
+from vllm_mm.sim.errors import ApiError, internal
+from vllm_mm.sim.options import Options
+from vllm_mm.sim.service import Service
+from vllm_mm.sim.web import Request, Writer
+
+Route = Callable[[Service, Request, Writer], Awaitable[None]]
+Routes = Mapping[str, Mapping[str, Route]]
+"""Path to method to handler; a last segment of `*` stands for any one segment."""
+
+_ALWAYS: Routes = {
+    "/health": {"GET": basics.health},
+    "/ping": {"GET": basics.health, "POST": basics.health},
+    "/version": {"GET": basics.version},
+    "/load": {"GET": basics.load},
+    "/metrics": {"GET": basics.metrics},
+    "/v1/models": {"GET": basics.models},
+    "/tokenize": {"POST": basics.tokenize_route},
+    "/detokenize": {"POST": basics.detokenize_route},
+}
+_GENERATE: Routes = {
+    "/v1/chat/completions": {"POST": chat.chat_completions},
+    "/v1/completions": {"POST": chat.completions},
+}
+_DEV: Routes = {
+    "/sleep": {"POST": dev.sleep},
+    "/wake_up": {"POST": dev.wake_up},
+    "/is_sleeping": {"GET": dev.is_sleeping},
+    "/collective_rpc": {"POST": dev.collective_rpc},
+    "/reset_prefix_cache": {"POST": dev.reset_prefix_cache},
+    "/pause": {"POST": dev.pause},
+    "/resume": {"POST": dev.resume},
+    "/is_paused": {"GET": dev.is_paused},
+    "/abort_requests": {"POST": dev.abort_requests},
+    "/server_info": {"GET": dev.server_info},
+    "/sim/fault": {"POST": dev.set_fault, "DELETE": dev.set_fault},
+}
+_GUARDED = ("/v1", "/v2", "/inference")
+
+
+def routes_of(options: Options) -> Routes:
+    """The routes that an engine for this task has."""
+    routes = dict(_ALWAYS)
+    if options.profile.task == "generate":
+        routes |= _GENERATE
+    if options.dev_mode:
+        routes |= _DEV
+    return routes
+
+
+class App:
+    """The handler of the web server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._routes = routes_of(service.options)
+
+    async def __call__(self, request: Request, writer: Writer) -> None:
+        options = self._service.options
+        if options.request_id_headers and (identity := request.headers.get("x-request-id")):
+            writer.header("x-request-id", identity)
+        try:
+            await self._dispatch(request, writer)
+        finally:
+            if options.access_log and writer.started:
+                self._service.log.server(f'"{request.method} {request.path} HTTP/1.1" {writer.status}')
+
+    async def _dispatch(self, request: Request, writer: Writer) -> None:
+        if not self._authorized(request):
+            writer.json(401, {"error": "Unauthorized"})
+            return
+        methods = self._find(request.path)
+        if methods is None:
+            writer.json(404, {"detail": "Not Found"})
+            return
+        route = methods.get(request.method)
+        if route is None:
+            writer.header("allow", ", ".join(methods))
+            writer.json(405, {"detail": "Method Not Allowed"})
+            return
+        try:
+            await route(self._service, request, writer)
+        except ApiError as error:
+            self._fail(request, writer, error)
+        except EngineDeadError as error:
+            self._fail(request, writer, internal(str(error)))
+            if self._service.engine.dead:
+                self._service.give_up()
+        except EngineCallError as error:
+            self._fail(request, writer, internal(str(error)))
+
+    def _find(self, path: str) -> Mapping[str, Route] | None:
+        found = self._routes.get(path)
+        if found is None and path.startswith("/v1/responses/"):
+            tail = path.removeprefix("/v1/responses/").split("/")
+            found = self._routes.get("/".join(["/v1/responses", "*", *tail[1:]])) if tail[0] else None
+        return found
+
+    def _authorized(self, request: Request) -> bool:
+        keys = self._service.options.api_keys
+        if not keys or request.method == "OPTIONS" or not request.path.startswith(_GUARDED):
+            return True
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and token in keys
+
+    def _fail(self, request: Request, writer: Writer, error: ApiError) -> None:
+        writer.json(error.status, error.body)

@@ -1,0 +1,77 @@
+"""Routes that every engine has: health, version, load, metrics, models, tokens."""
+
+from typing import cast
+
+from vllm_mm.sim import errors
+from vllm_mm.sim.options import VERSION
+from vllm_mm.sim.service import Body, Service, after, chat_prompt
+from vllm_mm.sim.text import detokenize, tokenize
+from vllm_mm.sim.web import Request, Writer
+
+
+async def health(service: Service, request: Request, writer: Writer) -> None:
+    """GET /health: 200 unless the core is dead."""
+    await after(service.faults.slow_health)
+    writer.send(503 if service.engine.dead else 200)
+
+
+async def version(service: Service, request: Request, writer: Writer) -> None:
+    """GET /version."""
+    writer.json(200, {"version": VERSION})
+
+
+async def load(service: Service, request: Request, writer: Writer) -> None:
+    """GET /load."""
+    writer.json(200, {"server_load": service.load})
+
+
+async def metrics(service: Service, request: Request, writer: Writer) -> None:
+    """GET /metrics."""
+    text = service.metrics.render(service.engine.stats, service.name)
+    writer.send(200, text.encode(), "text/plain; version=1.0.0; charset=utf-8")
+
+
+async def models(service: Service, request: Request, writer: Writer) -> None:
+    """GET /v1/models."""
+    permission: Body = {
+        "id": f"modelperm-{service.created:032x}", "object": "model_permission", "created": service.created,
+        "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
+        "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
+    }  # fmt: skip
+    data: list[Body] = [
+        {
+            "id": name, "object": "model", "created": service.created, "owned_by": "vllm", "root": service.options.model,
+            "parent": None, "max_model_len": service.options.max_model_len, "permission": [permission],
+        }
+        for name in service.options.served_names
+    ]  # fmt: skip
+    writer.json(200, {"object": "list", "data": data})
+
+
+async def tokenize_route(service: Service, request: Request, writer: Writer) -> None:
+    """POST /tokenize: a prompt, or messages."""
+    body = service.body(request)
+    prompt = body.get("prompt")
+    if prompt is None and "messages" in body:
+        prompt = chat_prompt(body["messages"])
+    if not isinstance(prompt, str):
+        raise errors.invalid("prompt", "Input should be a valid string", prompt, "string_type")
+    service.check_model(body)
+    tokens = tokenize(prompt)
+    strings = [detokenize([token]) for token in tokens] if body.get("return_token_strs") else None
+    writer.json(
+        200,
+        {
+            "count": len(tokens), "max_model_len": service.options.max_model_len, "tokens": tokens, "token_strs": strings,
+        },
+    )  # fmt: skip
+
+
+async def detokenize_route(service: Service, request: Request, writer: Writer) -> None:
+    """POST /detokenize."""
+    body = service.body(request)
+    tokens = body.get("tokens")
+    if not isinstance(tokens, list) or not all(isinstance(t, int) and t >= 0 for t in cast("list[object]", tokens)):
+        raise errors.invalid("tokens", "Input should be a valid list", tokens, "list_type")
+    service.check_model(body)
+    writer.json(200, {"prompt": detokenize(cast("list[int]", tokens))})

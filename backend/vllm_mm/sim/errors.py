@@ -1,0 +1,49 @@
+"""Errors in the shapes that vLLM answers with."""
+
+from http import HTTPStatus
+from typing import Any
+
+
+class ApiError(Exception):
+    """An answer other than 200, in OpenAI's shape."""
+
+    def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON body."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
+
+
+def unknown_model(name: str, aliases: tuple[str, ...]) -> ApiError:
+    """404; the valid aliases are named."""
+    return ApiError(
+        404, f"The model `{name}` does not exist. Valid aliases: {', '.join(aliases)}.", "NotFoundError", "model"
+    )
+
+
+def invalid(field: str, message: str, value: object = None, kind: str = "value_error") -> ApiError:
+    """400 for one field of the body that failed validation."""
+    shown = str(value)[:200]
+    detail = f"{{'type': '{kind}', 'loc': 'body.{field}', 'msg': '{message}', 'input': {shown!r}}}"
+    return ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{field}" if field else "body")
+
+
+def refused(message: str, param: str | None = None) -> ApiError:
+    """400 for a request that is well formed but cannot be done."""
+    return ApiError(400, message, "BadRequestError", param)
+
+
+def internal(message: str) -> ApiError:
+    """500."""
+    return ApiError(500, message, "InternalServerError")
+
+
+def http_error(status: int, message: str) -> ApiError:
+    """What a route raises by itself."""
+    return ApiError(status, message, HTTPStatus(status).phrase)

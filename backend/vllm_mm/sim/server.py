@@ -1,0 +1,109 @@
+"""The API server after the load: listen, serve, watch the core, stop."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+
+from vllm_mm.sim.app import App
+from vllm_mm.sim.client import Engine
+from vllm_mm.sim.log import Log
+from vllm_mm.sim.options import Options
+from vllm_mm.sim.service import Service
+from vllm_mm.sim.web import WebServer
+
+_BACKLOG = 2048
+_KILL_CORE_AFTER = 5.0
+"""Seconds from TERM to KILL for a core that does not go."""
+
+
+def serve(options: Options, log: Log, listener: socket.socket, core: int, line: socket.socket) -> int:
+    """Until the end of the process; returns the exit code, which is 0 in every case."""
+    return asyncio.run(_Server(options, log, listener, core, line).run())
+
+
+class _Server:
+    def __init__(self, options: Options, log: Log, listener: socket.socket, core: int, line: socket.socket) -> None:
+        self._options = options
+        self._log = log
+        self._listener = listener
+        self._core = core
+        self._line = line
+        self._stop = asyncio.Event()
+        self._core_gone = asyncio.Event()
+        self._idle = asyncio.Event()
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        self._ignore_term(self._options.profile.fault.ignore_term)
+        loop.add_signal_handler(signal.SIGINT, self._on_term)
+        engine = await Engine.connect(self._line, self._core_gone.set)
+        service = Service(
+            self._options, self._log, engine, self._options.profile.fault, self._stop.set, self._ignore_term
+        )
+        web = WebServer(App(service), keep_alive=self._options.keep_alive, on_idle=self._idle.set)
+        self._log.server(f"Started server process [{os.getpid()}]")
+        self._log.server("Waiting for application startup.")
+        server = await loop.create_server(web.connection, sock=self._listener, backlog=_BACKLOG)
+        self._log.server("Application startup complete.")
+        watchdog = loop.create_task(self._watch(engine))
+        await self._stop.wait()
+        watchdog.cancel()
+        if not engine.dead:
+            await self._stop_core(engine)
+        server.close()
+        self._log.server("Shutting down")
+        web.close()
+        if web.connections:
+            self._log.server("Waiting for connections to close. (CTRL+C to force quit)")
+        await self._idle.wait()
+        self._log.server("Waiting for application shutdown.")
+        self._log.server("Application shutdown complete.")
+        self._reap()
+        return 0
+
+    def _on_term(self) -> None:
+        if not self._stop.is_set():
+            self._log.info("launcher.py:250", "[shutdown] API server: shutdown triggered")
+            self._stop.set()
+
+    def _ignore_term(self, ignore: bool) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, (lambda: None) if ignore else self._on_term)
+
+    async def _watch(self, engine: Engine) -> None:
+        """Looks for a dead core now and then, as vLLM's watchdog does."""
+        while not engine.dead:
+            await asyncio.sleep(self._options.profile.watchdog)
+        self._log.error("core_client.py:700", "Engine core proc EngineCore died unexpectedly, shutting down client.")
+        self._stop.set()
+
+    async def _stop_core(self, engine: Engine) -> None:
+        timeout = self._options.shutdown_timeout
+        mode = "drain" if timeout else "abort"
+        self._log.info(
+            "launcher.py:267", f"[shutdown] API server: stopping engine client mode={mode} timeout={timeout:g}s"
+        )
+        if timeout:
+            engine.draining = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    while engine.in_flight:
+                        await asyncio.sleep(0.02)
+        engine.stopping = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._core, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(_KILL_CORE_AFTER):
+                    while not self._reap():
+                        await asyncio.sleep(0.005)
+            except TimeoutError:
+                os.kill(self._core, signal.SIGKILL)
+        self._log.info("launcher.py:274", "[shutdown] API server: engine client stopped")
+
+    def _reap(self) -> bool:
+        """True when the core is no more."""
+        try:
+            return os.waitpid(self._core, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True

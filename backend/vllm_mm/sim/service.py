@@ -1,0 +1,261 @@
+"""What every route shares: options, engine, counters, the checks of a body, and the running of a generation."""
+
+import asyncio
+import json
+import math
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from vllm_mm.sim import errors
+from vllm_mm.sim.client import Engine
+from vllm_mm.sim.faults import Faults
+from vllm_mm.sim.log import Log
+from vllm_mm.sim.metrics import Metrics
+from vllm_mm.sim.options import Options
+from vllm_mm.sim.text import Answer, count_tokens, cut_at_stop
+from vllm_mm.sim.web import Request
+
+Body = dict[str, Any]
+ABORT = "abort"
+"""The finish reason of a request that /sleep, /pause or /abort_requests ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A generation, known in full before it begins: the text is a function of the prompt."""
+
+    answer: Answer
+    prompt_tokens: int
+    total: int
+    """Tokens to generate."""
+    finish_reason: str
+    stop_reason: str | None = None
+    cut: int | None = None
+    """Characters to show; None shows all."""
+
+    def piece(self, start: int, end: int) -> str:
+        """The text of the tokens from `start` to before `end`."""
+        if self.cut is None:
+            return self.answer.text(start, end)
+        return self.answer.text(0, end)[len(self.answer.text(0, start)) : self.cut]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request says about the length of its answer."""
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Service:
+    """One engine's state in the API server."""
+
+    options: Options
+    log: Log
+    engine: Engine
+    faults: Faults
+    give_up: Callable[[], None]
+    """Stop the server: the core is dead."""
+    ignore_term: Callable[[bool], None]
+    """Whether SIGTERM does nothing."""
+    metrics: Metrics = field(default_factory=Metrics)
+    load: int = 0
+    """Requests that use the engine now (/load)."""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def name(self) -> str:
+        """The name in every answer, whichever alias was asked for."""
+        return self.options.served_names[0]
+
+    def body(self, request: Request) -> Body:
+        """The JSON object of a request. Raises ApiError."""
+        if request.headers.get("content-type", "").lower().partition(";")[0].strip() != "application/json":
+            raise errors.ApiError(
+                400,
+                "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
+                "Bad Request",
+            )
+        try:
+            content = json.loads(request.body)
+        except json.JSONDecodeError as error:
+            detail = (
+                f"{{'type': 'json_invalid', 'loc': 'body.{error.pos}', 'msg': 'JSON decode error', 'input': {{}}, "
+                f"'ctx': {{'error': '{error.msg}'}}}}"
+            )
+            raise errors.ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{error.pos}") from None
+        except UnicodeDecodeError:
+            raise errors.http_error(400, "There was an error parsing the body") from None
+        if not isinstance(content, dict):
+            raise errors.invalid("", "Input should be a valid dictionary", kind="model_attributes_type")
+        return cast("Body", content)
+
+    def check_model(self, body: Mapping[str, Any], *, required: bool = False) -> None:
+        """Raises ApiError for a model that is not served, or a name that is no text."""
+        model = body.get("model")
+        if required and "model" not in body:
+            raise errors.invalid("model", "Field required", kind="missing")
+        if (model is not None and not isinstance(model, str)) or (required and model is None):
+            raise errors.invalid("model", "Input should be a valid string", model, "string_type")
+        if model and model not in self.options.served_names:
+            raise errors.unknown_model(model, self.options.served_names)
+
+    def request_id(self, request: Request, prefix: str) -> str:
+        """`X-Request-Id` with the prefix of the kind of answer, else a new one."""
+        return f"{prefix}-{request.headers.get('x-request-id') or uuid.uuid4().hex}"
+
+    def plan(self, prompt: str, limits: Limits, *, field_name: str = "max_tokens") -> Plan:
+        """How the answer to a prompt will come out. Raises ApiError when it does not fit the model's length."""
+        prompt_tokens = max(1, count_tokens(prompt))
+        room = self.options.max_model_len - prompt_tokens
+        if room < 1:
+            raise errors.refused(
+                f"This model's maximum context length is {self.options.max_model_len} tokens. However, your prompt contains "
+                f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please reduce the "
+                "length of the input prompt.",
+                "input_tokens",
+            )
+        if limits.max_tokens is not None and limits.max_tokens > room:
+            raise errors.refused(
+                f"'{field_name}' is too large: {limits.max_tokens}. This model's maximum context length is "
+                f"{self.options.max_model_len} tokens and your request has {prompt_tokens} input tokens.",
+                field_name,
+            )
+        answer = Answer(self.name, prompt, garbled=self.engine.stats.garbled)
+        most = room if limits.max_tokens is None else limits.max_tokens
+        natural = self.options.profile.length or answer.natural_length
+        natural = most if limits.ignore_eos else max(natural, limits.min_tokens)
+        total = min(natural, most)
+        reason = "length" if limits.ignore_eos or natural > most else "stop"
+        total, cut, stopped_by = cut_at_stop(answer, total, limits.stop)
+        return Plan(answer, prompt_tokens, total, "stop" if stopped_by else reason, stopped_by, cut)
+
+    async def run(self, plan: Plan, on_piece: Callable[[int, int, bool], None]) -> str:
+        """Generate; `on_piece(start, end, last)` names the tokens that have come. Returns the finish reason.
+
+        Cancelling it ends the generation in the core. Raises EngineDeadError.
+        """
+        begun = time.monotonic()
+        latest = begun
+        position = 0
+
+        def on_tokens(count: int, last: bool) -> None:
+            nonlocal latest, position
+            now = time.monotonic()
+            if position == 0:
+                self.metrics.first_token(now - begun)
+            else:
+                self.metrics.next_token(now - latest)
+            latest = now
+            start, position = position, position + count
+            self.metrics.generation_tokens += count
+            on_piece(start, position, last)
+
+        self.load += 1
+        self.metrics.prompt_tokens += plan.prompt_tokens
+        self.metrics.prefix_cache_queries += plan.prompt_tokens
+        try:
+            generation = self.engine.submit(plan.prompt_tokens, plan.total, on_tokens)
+            try:
+                how = await generation.done
+            finally:
+                self.engine.abort(generation)
+        finally:
+            self.load -= 1
+        reason = plan.finish_reason if how == "finished" else ABORT
+        self.metrics.finished(reason, time.monotonic() - begun)
+        return reason
+
+    async def collect(self, plan: Plan) -> tuple[str, int, str]:
+        """Generate to the end: text, tokens, finish reason."""
+        count = 0
+
+        def on_piece(_start: int, end: int, _last: bool) -> None:
+            nonlocal count
+            count = end
+
+        reason = await self.run(plan, on_piece)
+        return plan.piece(0, count), count, reason
+
+
+def limits_of(body: Mapping[str, Any], *names: str) -> Limits:
+    """The limits of a body; the first of `names` that is given is the maximum. Raises ApiError."""
+    most: int | None = None
+    for name in names:
+        value = body.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise errors.invalid(name, "Input should be a valid integer", value, "int_parsing")
+        if value < 1:
+            raise errors.refused(f"max_tokens must be at least 1, got {value}.", name)
+        most = value
+        break
+    stop = body.get("stop") or body.get("stop_sequences") or ()
+    stops = (stop,) if isinstance(stop, str) else tuple(str(item) for item in cast("list[object]", stop))
+    temperature = body.get("temperature")
+    if temperature is not None and not isinstance(temperature, (int, float)):
+        raise errors.invalid("temperature", "Input should be a valid number", temperature, "float_parsing")
+    if temperature is not None and (temperature < 0 or math.isnan(temperature)):
+        raise errors.refused(f"temperature must be non-negative, got {temperature}.", "temperature")
+    return Limits(
+        max_tokens=most,
+        min_tokens=int(body.get("min_tokens") or 0),
+        ignore_eos=bool(body.get("ignore_eos")),
+        stop=tuple(filter(None, stops)),
+    )
+
+
+def usage_of(prompt: int, completion: int | None) -> Body:
+    """vLLM's usage object; pooling counts no completion."""
+    return {
+        "prompt_tokens": prompt,
+        "total_tokens": prompt + (completion or 0),
+        "completion_tokens": completion or 0,
+        "prompt_tokens_details": None,
+    }
+
+
+def text_of(content: object) -> str:
+    """The text in a message's content: a text, or a list of parts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(_part(part) for part in cast("list[object]", content))
+    return "" if content is None else json.dumps(content, sort_keys=True)
+
+
+def _part(part: object) -> str:
+    if not isinstance(part, dict):
+        return str(part)
+    fields = cast("Body", part)
+    text = fields.get("text")
+    return text if isinstance(text, str) else json.dumps(fields, sort_keys=True)
+
+
+def chat_prompt(messages: object, *, field_name: str = "messages") -> str:
+    """The messages in a chat template. Raises ApiError."""
+    if not isinstance(messages, list):
+        kind = "missing" if messages is None else "list_type"
+        raise errors.invalid(
+            field_name, "Field required" if messages is None else "Input should be a valid list", messages, kind
+        )
+    parts: list[str] = []
+    for message in cast("list[object]", messages):
+        if not isinstance(message, dict) or not isinstance(role := cast("Body", message).get("role"), str):
+            raise errors.invalid(field_name, "Input should be a valid message", message, "union_tag_not_found")
+        parts.append(f"<|{role}|>{text_of(cast('Body', message).get('content'))}\n")
+    return "".join([*parts, "<|assistant|>"])
+
+
+async def after(seconds: float) -> None:
+    """Let time pass."""
+    if seconds > 0:
+        await asyncio.sleep(seconds)
