@@ -380,7 +380,7 @@ def _command(i: Instance, event: Start | Wake | Drain | Undrain | Kill | Reset |
                 return after, (_emit(after, event.cause),)
             # On its way there: the failure that made it stop is forgotten too.
             return replace(i, failures=0, then=None if i.then is None else Then.STOPPED), ()
-        case Adopt():
+        case _:  # Adopt
             if i.state is not State.STOPPED:
                 return i, (Refuse(f"{i.model} is {i.state.value}, only a stopped instance can adopt an engine"),)
             state = State.SLEEPING if event.asleep else State.READY
