@@ -6,6 +6,7 @@ instance itself needs: health, the readiness probe, sleep and wake, metrics.
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -196,17 +197,12 @@ class InferenceChannel:
         """Raises OSError, of which TimeoutError is one."""
         loop, address = self.loop, self.address
         async with asyncio.timeout(self.connect_timeout):
-            while True:
-                try:
-                    if address.socket is not None:
-                        _, connection = await loop.create_unix_connection(self._make, address.socket)
-                    else:
-                        _, connection = await loop.create_connection(self._make, address.host, address.port)
-                except BlockingIOError:
-                    # A unix socket whose backlog is full says so instead of waiting.
-                    await asyncio.sleep(0.01)
-                else:
-                    return connection
+            if address.socket is None:
+                _, connection = await loop.create_connection(self._make, address.host, address.port)
+            else:
+                connected = await _connect_unix(address.socket)
+                _, connection = await loop.create_unix_connection(self._make, sock=connected)
+            return connection
 
     def give_back(self, connection: Connection, *, reusable: bool) -> None:
         if not reusable or self._closed or len(self._idle) >= self._limit:
@@ -252,6 +248,24 @@ class InferenceChannel:
     def _lost(self, connection: Connection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+async def _connect_unix(path: str) -> socket.socket:
+    """Connecting to a unix socket is immediate, or fails because the listener's backlog is full: then again, soon.
+    (asyncio's own loop takes that failure for a connection under way.)"""
+    while True:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.setblocking(False)
+            made.connect(path)
+        except BlockingIOError:
+            made.close()
+            await asyncio.sleep(0.01)
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return made
 
 
 class ControlChannel:
