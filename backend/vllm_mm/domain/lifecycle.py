@@ -75,6 +75,8 @@ class Timeouts:
     wake: float = 120.0
     stop: float = 30.0
     """TERM to reaped; afterwards the tree is killed again and an alert is raised."""
+    grace: float = 10.0
+    """TERM to KILL for an idle engine (vLLM needs 0.4 to 0.75 s)."""
 
 
 @dataclass(frozen=True, slots=True)

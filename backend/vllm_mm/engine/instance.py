@@ -33,8 +33,6 @@ from vllm_mm.engine.wire import ControlChannel, InferenceChannel
 
 log = logging.getLogger(__name__)
 
-GRACE = 10.0
-"""Seconds between TERM and KILL for an idle engine (vLLM needs 0.4 to 0.75)."""
 MEMORY_DEADLINE = 30.0
 """Seconds to wait for the memory of a reaped engine to be seen free, before an alert says that it is not."""
 HEALTH_EVERY = 5.0
@@ -485,7 +483,8 @@ class ModelInstance:
         process = await self._whatever_started()
         if process is not None:
             before = {d.id: d.foreign for d in self._tools.inventory.devices()}
-            report = await process.stop(graceful=graceful, grace=GRACE, deadline=self._state.timeouts.stop)
+            times = self._state.timeouts
+            report = await process.stop(graceful=graceful, grace=times.grace, deadline=times.stop)
             self.last_tail = process.tail(200)
             for pid, name in report.orphans:
                 self._emit("orphan.swept", data={"pid": pid, "name": name, "generation": generation})

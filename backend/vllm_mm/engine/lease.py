@@ -17,7 +17,17 @@ _ONLY_THE_GATE: Final = object()
 class Lease:
     """The right to send requests to one launch of one engine. Got from `ProcessManager.lease` and from nowhere else."""
 
-    __slots__ = ("_channel", "_exchange", "_gate", "_revoked", "engine_name", "generation", "granted_at", "model", "ticket")
+    __slots__ = (
+        "_channel",
+        "_exchange",
+        "_gate",
+        "_revoked",
+        "engine_name",
+        "generation",
+        "granted_at",
+        "model",
+        "ticket",
+    )
 
     def __init__(self, key: object, gate: "LeaseGate", channel: InferenceChannel, ticket: Ticket, now: float) -> None:
         if key is not _ONLY_THE_GATE:

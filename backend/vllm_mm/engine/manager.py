@@ -284,6 +284,7 @@ class ProcessManager:
             spec, address=record.address, device_bytes=record.device_bytes, devices=self.devices(), workdir=record.workdir,
             token=record.token, owner=self._places.owner, cache_dir=self._places.cache,
             sim_ledger=self._places.sim_ledger, python=self._places.python,
+            base_env=self._places.environment,
         )  # fmt: skip
         return LaunchPlan(
             model=spec.id, generation=generation, token=record.token, argv=argv, env=env, address=record.address,

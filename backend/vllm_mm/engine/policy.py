@@ -1,5 +1,6 @@
 """The settings of the engine layer, as it wants them: seconds, bytes, enums."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -50,3 +51,5 @@ class Places:
     sim_ledger: Path
     python: str
     """Runs simulated engines."""
+    environment: Mapping[str, str]
+    """What engines inherit, before `command.build` takes out what is not for them."""

@@ -1,0 +1,79 @@
+"""From the settings to what the engine layer works with."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from vllm_mm.domain.errors import ConfigError
+from vllm_mm.domain.lifecycle import OnTimeout, Timeouts
+from vllm_mm.domain.scheduling import Rules
+from vllm_mm.engine.policy import OnTeardown, Places, Policy
+from vllm_mm.settings import Settings
+
+RUN_PATH_BYTES = 40
+"""Longest path of the directory of sockets: what is made inside has to fit into the 107 bytes of `sun_path`."""
+
+
+def policy(settings: Settings) -> Policy:
+    """Preemption comes with the next form of the scheduler: until then `preempt` cuts at the drain's deadline."""
+    wait = settings.swap.on_drain_timeout == "wait"
+    return Policy(
+        rules=Rules(max_wait=settings.swap.max_wait, min_dwell=settings.swap.min_dwell),
+        drain_timeout=settings.swap.drain_timeout,
+        on_drain_timeout=OnTimeout.WAIT if wait else OnTimeout.CUT,
+        on_teardown=OnTeardown(settings.queue.on_teardown),
+        max_queue=settings.queue.max_size,
+        max_wait=settings.queue.max_wait,
+        workers=settings.queue.workers,
+        timeouts=Timeouts(
+            suspend=settings.timeouts.suspend,
+            wake=settings.timeouts.wake,
+            stop=settings.timeouts.stop,
+            grace=settings.timeouts.stop_grace,
+        ),
+        cancel_unwanted_loads=settings.queue.cancel_unwanted_loads,
+        outlive_controller=settings.engines_outlive_controller,
+    )
+
+
+def places(settings: Settings, owner: str, python: str, environment: Mapping[str, str]) -> Places:
+    """Makes the directories. Raises ConfigError when one cannot be used, and says why."""
+    data, cache = settings.paths.data_dir, settings.paths.cache_dir
+    return Places(
+        owner=owner,
+        run=private(run_dir(data, owner)),
+        logs=private(data / "logs"),
+        cache=private(cache),
+        sim_ledger=private(data / "sim"),
+        python=python,
+        environment=environment,
+    )
+
+
+def run_dir(data: Path, owner: str) -> Path:
+    """In the data directory where its path is short enough for sockets, else in the system's temporary directory.
+    The same one for every controller of this installation."""
+    inside = data / "run"
+    if len(os.fsencode(inside)) <= RUN_PATH_BYTES:
+        return inside
+    return Path(tempfile.gettempdir()) / f"vllm-mm-{owner[:12]}"
+
+
+def private(path: Path) -> Path:
+    """`path` as a directory that only we can enter."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"the directory {path} cannot be used: {error.strerror}. Set paths.data_dir to one that can."
+        ) from error
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        raise ConfigError(
+            f"{path} is not a directory of ours (uid {os.geteuid()}). Remove it, or set paths.data_dir elsewhere."
+        )
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        path.chmod(0o700)
+    return path

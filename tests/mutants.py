@@ -1,0 +1,228 @@
+"""Mutants: each takes one protection out of the product, and the named tests have to notice.
+
+    python tests/mutants.py            all of them
+    python tests/mutants.py NAME ...   some
+
+Works on a copy; the checkout is not touched. Exits 1 when a mutant survives, or no longer applies.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MANAGER = "tests/unit/manager/test_manager.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` must occur exactly once in `file`."""
+
+    name: str
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, what, f"backend/vllm_mm/{file}", old, new, tuple(f"{MANAGER}::{t}" for t in tests))
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    manager(
+        "lock-over-the-swap", "`_swap_inflight` is held until the engine is ready (the first story)",
+        "engine/manager.py",
+        "            loading = await self._flip(load)\n",
+        "            loading = await self._flip(load)\n            if loading is not None:\n"
+        "                await self._swap_in(loading)\n                await loading.done.wait()\n                return\n",
+        "test_lock_is_not_held_while_an_engine_stops", "test_lock_is_not_held_while_an_engine_starts",
+    ),
+    manager(
+        "slot-kept-after-success", "the loading slot is not cleared when the load succeeded",
+        "engine/manager.py",
+        "        loading = self._loading_events.pop(model, None)\n",
+        "        loading = self._loading_events.get(model) if ok else self._loading_events.pop(model, None)\n",
+        "test_loading_slot_is_cleared_after_success",
+    ),
+    manager(
+        "slot-kept-after-failure", "the loading slot is not cleared when the start failed",
+        "engine/manager.py",
+        "        loading = self._loading_events.pop(model, None)\n",
+        "        loading = self._loading_events.pop(model, None) if ok else self._loading_events.get(model)\n",
+        "test_failed_start_clears_the_slot_and_answers_every_waiter",
+    ),
+    manager(
+        "waiters-not-told", "a failed start does not answer those who wait",
+        "engine/manager.py",
+        "            self._waiting.fail(model, self._start_failed(instance, reason))\n",
+        "            pass\n",
+        "test_failed_start_clears_the_slot_and_answers_every_waiter",
+    ),
+    manager(
+        "start-not-shared", "a load under way is not taken for one: every look at the lane plans another",
+        "engine/manager.py",
+        "        if self._closing or instance is None or load.model in self._loading_events:\n            return None\n"
+        "        if instance.state not in {State.STOPPED, State.SLEEPING}:\n            return None\n",
+        "        if self._closing or instance is None:\n            return None\n        self._room.release(load.model)\n",
+        "test_concurrent_waiters_share_one_load", "test_reservation_counts_from_the_decision",
+    ),
+    manager(
+        "fast-path-locks", "the fast path takes `_swap_inflight`",
+        "engine/manager.py",
+        "        lease = self._manager.fast_lease(self._ticket)\n",
+        "        async with self._manager._swap_inflight:\n            lease = self._manager.fast_lease(self._ticket)\n",
+        "test_fast_path_takes_no_lock_and_no_queue",
+    ),
+    manager(
+        "fast-path-gone", "every request goes through the queue",
+        "engine/manager.py",
+        "        if self._waiting.waits(ticket.model):\n            return None\n",
+        "        if ticket.model:\n            return None\n",
+        "test_fast_path_takes_no_lock_and_no_queue",
+    ),
+    manager(
+        "newcomers-pass", "a newcomer takes the slot that others wait for",
+        "engine/manager.py",
+        "        if self._waiting.waits(ticket.model):\n            return None\n",
+        "",
+        "test_fast_path_does_not_pass_those_who_wait",
+    ),
+    manager(
+        "loads-one-by-one", "loads of different models wait for each other on any device",
+        "engine/room.py",
+        'PROFILES_MEMORY = frozenset({"gpu", "sim"})',
+        'PROFILES_MEMORY = frozenset({"gpu", "sim", "test"})',
+        "test_different_targets_load_concurrently",
+    ),
+    manager(
+        "profiles-together", "two engines size their memory on one GPU at once",
+        "engine/room.py",
+        'PROFILES_MEMORY = frozenset({"gpu", "sim"})',
+        "PROFILES_MEMORY = frozenset[str]()",
+        "test_one_memory_profile_at_a_time_on_a_device",
+    ),
+    manager(
+        "lease-for-anybody", "a Lease can be made without the gate",
+        "engine/lease.py",
+        "        if key is not _ONLY_THE_GATE:\n",
+        "        if key is None:\n",
+        "test_a_lease_cannot_be_made",
+    ),
+    manager(
+        "lease-for-ever", "a lease that is over still sends",
+        "engine/lease.py",
+        "        if not self._gate.holds(self):\n",
+        "        if self._gate is None:\n",
+        "test_a_lease_that_is_over_sends_nothing",
+    ),
+    manager(
+        "stop-during-a-lease", "the exclusive side does not wait for leases",
+        "engine/lease.py",
+        "        if not self._leases and self._on_gone is not None:\n",
+        "        if self._on_gone is not None:\n",
+        "test_exclusive_side_waits_for_the_lease_and_comes_at_once_after_it",
+    ),
+    manager(
+        "exclusive-side-forgotten", "the end of the last lease is not reported",
+        "engine/lease.py",
+        "        if self._on_gone is not None:\n            self._report_if_gone()\n        elif self._open:\n",
+        "        if self._open:\n",
+        "test_exclusive_side_waits_for_the_lease_and_comes_at_once_after_it",
+    ),
+    manager(
+        "leases-while-draining", "a closed gate still gives leases",
+        "engine/lease.py",
+        "        self._open = False\n        self._on_gone = on_gone\n",
+        "        self._on_gone = on_gone\n",
+        "test_no_lease_while_draining",
+    ),
+    manager(
+        "lease-leaks-on-error", "a lease is given back only when the work went well",
+        "engine/manager.py",
+        "    async def __aexit__(self, *_: object) -> None:\n        if self._lease is not None:\n",
+        "    async def __aexit__(self, *_: object) -> None:\n        if self._lease is not None and _[0] is None:\n",
+        "test_lease_is_released_when_the_work_throws",
+    ),
+    manager(
+        "granted-to-nobody", "a lease granted to a request that was cancelled meanwhile is not taken back",
+        "engine/queue.py",
+        "                self._manager.take_back(waiter.lease.result())\n",
+        "                pass\n",
+        "test_a_lease_given_to_a_request_that_was_cancelled_meanwhile_is_taken_back",
+    ),
+    manager(
+        "memory-given-too-early", "a dead leader's memory is given away before its tree is reaped",
+        "engine/manager.py",
+        "        if before.state in lc.LIVE and after.state not in lc.LIVE:\n",
+        "        if before.state in lc.LIVE and (after.state not in lc.LIVE or after.state is State.STOPPING):\n",
+        "test_memory_is_held_until_the_tree_is_reaped",
+    ),
+    manager(
+        "exit-0-is-fine", "an engine that exits unasked is not noticed",
+        "engine/instance.py",
+        "        self._run(self._watch_exit(process))\n",
+        "",
+        "test_death_of_an_engine_ends_its_exchanges_at_once",
+    ),
+    manager(
+        "drain-without-end", "a drain has no deadline",
+        "domain/lifecycle.py",
+        "goal=event.goal, deadline=now + event.timeout,",
+        "goal=event.goal, deadline=now + 1e9,",
+        "test_a_drain_that_takes_too_long_is_cut_and_told",
+    ),
+)  # fmt: skip
+
+
+def survives(mutant: Mutant) -> str | None:
+    """Why the mutant is a problem, or None when the tests noticed it."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder)
+        for part in ("backend", "tests", "migrations"):
+            shutil.copytree(
+                ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "static", "node_modules")
+            )
+        for part in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / part, copy / part)
+        file = copy / mutant.file
+        source = file.read_text()
+        if source.count(mutant.old) != 1:
+            return f"its text occurs {source.count(mutant.old)} times in {mutant.file}: rewrite the mutant"
+        file.write_text(source.replace(mutant.old, mutant.new))
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=60", *mutant.tests],
+            cwd=copy, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if run.returncode == 1:
+            return None
+        if run.returncode == 0:
+            return f"SURVIVED: {mutant.what}, and {', '.join(mutant.tests)} did not notice"
+        return f"pytest could not run (exit {run.returncode}):\n{run.stdout[-2000:]}{run.stderr[-2000:]}"
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - {m.name for m in MUTANTS}
+    if unknown:
+        print(f"no such mutant: {', '.join(sorted(unknown))}")
+        return 2
+    chosen = [m for m in MUTANTS if not names or m.name in names]
+    began, problems = time.monotonic(), 0
+    for mutant in chosen:
+        problem = survives(mutant)
+        problems += problem is not None
+        print(
+            f"{'killed ' if problem is None else 'PROBLEM'} {mutant.name}{'' if problem is None else ': ' + problem}",
+            flush=True,
+        )
+    print(f"{len(chosen) - problems} of {len(chosen)} mutants killed in {time.monotonic() - began:.0f} s")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
