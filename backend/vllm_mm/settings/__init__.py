@@ -28,6 +28,7 @@ from vllm_mm.settings.model import (
     default_data_dir,
 )
 from vllm_mm.settings.nodes import Origin, Problem, SettingsError
+from vllm_mm.settings.redact import redacted
 from vllm_mm.settings.units import Duration, Size, format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
@@ -68,5 +69,6 @@ __all__ = [
     "parse_duration",
     "parse_model",
     "parse_size",
+    "redacted",
     "schema",
 ]

@@ -1,6 +1,7 @@
 """The database: one engine, its pragmas, and short transactions. Nothing here is ever on a request's path."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -15,6 +16,11 @@ from vllm_mm.domain.errors import ConfigError
 BUSY_TIMEOUT_MS = 5000
 """How long SQLite waits for another process's write before it gives up with "database is locked"."""
 _WRITES = "mm_writes"
+
+
+def _json(value: Any) -> str:
+    """What JSON cannot say (a path, an enum) is stored as its text: a row is worth more than its exact type."""
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -35,13 +41,14 @@ def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
         parsed = make_url(url)
         lite = parsed.get_backend_name() == "sqlite"
         if not lite:
-            return create_async_engine(parsed, pool_size=5, pool_pre_ping=True)
+            return create_async_engine(parsed, pool_size=5, pool_pre_ping=True, json_serializer=_json)
         path = sqlite_path(url)
         if path is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600, exist_ok=True)
         # The driver would begin transactions by itself, late and without IMMEDIATE: with None we say when.
-        engine = create_async_engine(parsed, connect_args={"isolation_level": None, "timeout": BUSY_TIMEOUT_MS / 1000})
+        connect_args = {"isolation_level": None, "timeout": BUSY_TIMEOUT_MS / 1000}
+        engine = create_async_engine(parsed, connect_args=connect_args, json_serializer=_json)
     except ImportError as e:
         raise ConfigError(f"the driver of database.url is not installed: {e}; install it, or use SQLite") from e
     except OSError as e:

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from vllm_mm.clock import Clock
@@ -81,7 +81,7 @@ class Keys:
             expires_at=expires_at,
         )
         await connection.execute(
-            Key.__table__.insert(),
+            insert(Key),
             {
                 "id": key.id,
                 "name": key.name,
