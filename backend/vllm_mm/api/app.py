@@ -1,0 +1,146 @@
+"""The admin API as one FastAPI application. The data plane does not pass through it (docs/adr/004-data-plane.md)."""
+
+import math
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from vllm_mm.api import admin, health, keys, live, models
+from vllm_mm.api.dependencies import Services
+from vllm_mm.domain.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    MMError,
+    PayloadTooLarge,
+    RateLimited,
+    Unauthorized,
+    Unavailable,
+    UnknownModel,
+    UnknownRoute,
+    UpstreamDied,
+    UpstreamTimeout,
+)
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_STATUS: tuple[tuple[type[MMError], int], ...] = (
+    (PayloadTooLarge, 413),
+    (BadRequest, 422),
+    (Unauthorized, 401),
+    (Forbidden, 403),
+    (UnknownModel, 404),
+    (UnknownRoute, 404),
+    (Conflict, 409),
+    (RateLimited, 429),
+    (Unavailable, 503),
+    (UpstreamDied, 502),
+    (UpstreamTimeout, 504),
+)
+DESCRIPTION = """
+Operate the models of this server. Send a key as `Authorization: Bearer mm-...` (or `x-api-key`); its scopes are `read`,
+`operate` and `admin`, each of which includes those before it. Refusals are `{"error": {"message", "type", "param",
+"code"}}`, and the message says what to do.
+"""
+
+
+def create_app(services: Services) -> FastAPI:
+    """Everything under `/api`, with `/health`, `/ready`, `/metrics` and `/docs`."""
+    app = FastAPI(
+        title="vllm-mm", version=services.version, description=DESCRIPTION,
+        generate_unique_id_function=_operation_id, redirect_slashes=False,
+    )  # fmt: skip
+    app.state.services = services
+    # The order matters: routes under {id:path} with a last word of their own come before the bare ones.
+    for part in (health, live, models, admin, keys):
+        app.include_router(part.router)
+    app.add_exception_handler(MMError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _failed)
+    app.add_middleware(RequestIds)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _problem(status: int, message: str, code: str, *, param: str | None = None) -> JSONResponse:
+    kind = "server_error" if status >= 500 else "authentication_error" if status == 401 else "invalid_request_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, MMError)  # noqa: S101  # it is registered for that
+    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+    answer = _problem(status, error.message, error.code, param=error.param if isinstance(error, BadRequest) else None)
+    if error.retry_after is not None:
+        answer.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101  # it is registered for that
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    told = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:]) or e['loc'][0]}: {e['msg']}" for e in error.errors())
+    return _problem(422, f"The request is wrong: {told}. /docs says what is expected.", "invalid_request", param=place)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101  # it is registered for that
+    message, code = str(error.detail), "error"
+    if error.status_code == 404:
+        code = "not_found"
+        if message == "Not Found":
+            message, code = f"There is no {request.url.path}. /docs lists what there is.", "unknown_route"
+    elif error.status_code == 405:
+        message, code = (
+            f"{request.method} is not possible on {request.url.path}. /docs lists what is.",
+            "method_not_allowed",
+        )
+    answer = _problem(error.status_code, message, code)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    """The error itself is logged by the server."""
+    return _problem(500, "Something went wrong in the server; its log says what.", "internal_error")
+
+
+class RequestIds:
+    """`X-Request-Id` on every answer: the caller's own if it sent one that is fit to be logged, else a new one."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        fit = 0 < len(sent) <= 128 and all(0x21 <= c <= 0x7E for c in sent)
+        number = sent if fit else b"req_" + secrets.token_hex(12).encode()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                if not any(name.lower() == b"x-request-id" for name, _ in headers):
+                    headers.append((b"x-request-id", number))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

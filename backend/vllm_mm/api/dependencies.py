@@ -1,0 +1,110 @@
+"""What the routes of the admin API work with, and who may use them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
+
+from fastapi import Depends, Query, Request
+
+from vllm_mm.api.metrics import Metrics
+from vllm_mm.clock import Clock
+from vllm_mm.control.declarations import Declarations
+from vllm_mm.domain.errors import Forbidden
+from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.manager import ProcessManager
+from vllm_mm.engine.queue import InferenceQueue
+from vllm_mm.settings import Settings
+from vllm_mm.store.journal import Journal
+from vllm_mm.store.keys import Keys
+from vllm_mm.store.launches import Launches
+from vllm_mm.store.usage import Ledger
+
+WAIT_MAX = 600.0
+"""The longest `?wait=`, in seconds."""
+
+
+class Identity(Protocol):
+    """Who sent a request."""
+
+    def authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> Key:
+        """Raises Unauthorized."""
+        ...
+
+
+async def _nothing() -> None:
+    """For when nobody keeps a copy of the keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that the API is made of; built once, in `main`."""
+
+    manager: ProcessManager
+    queue: InferenceQueue
+    declarations: Declarations
+    journal: Journal
+    launches: Launches
+    ledger: Ledger
+    keys: Keys
+    identity: Identity
+    settings: Settings
+    clock: Clock
+    version: str
+    started_at: float
+    """Unix time."""
+    metrics: Metrics
+    keys_changed: Callable[[], Awaitable[None]] = _nothing
+    """Called after a key was made or revoked: whoever keeps keys in memory reads them again."""
+    checks: Sequence[Callable[[], str | None]] = ()
+    """More reasons for `/ready`: each says what is wrong, or None."""
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at shutdown: streams that would go on for ever end."""
+
+
+def services(request: Request) -> Services:
+    found: Services = request.app.state.services
+    return found
+
+
+def caller(request: Request) -> Key:
+    """Whose request it is. Raises Unauthorized."""
+    return services(request).identity.authenticate(request.scope["headers"])
+
+
+def require(key: Key, scope: Scope) -> Key:
+    """`key`, if it may. Raises Forbidden."""
+    if not key.allows(scope):
+        raise Forbidden(
+            f"The key `{key.name}` may not do this: it lacks the scope `{scope.value}`. "
+            f"`vllm-mm keys create NAME --scope {scope.value}` makes one that may."
+        )
+    return key
+
+
+def _scope(scope: Scope) -> Callable[[Request], Awaitable[Key]]:
+    async def check(request: Request) -> Key:
+        return require(caller(request), scope)
+
+    return check
+
+
+The = Annotated[Services, Depends(services)]
+Reader = Annotated[Key, Depends(_scope(Scope.READ))]
+Operator = Annotated[Key, Depends(_scope(Scope.OPERATE))]
+Admin = Annotated[Key, Depends(_scope(Scope.ADMIN))]
+Wait = Annotated[
+    float | None,
+    Query(ge=0, le=WAIT_MAX, description="Seconds to wait for the settled state; without it the answer comes at once."),
+]
+
+
+def resolve(the: Services, name: str) -> ModelSpec:
+    """The model of that id or alias. Raises UnknownModel."""
+    return the.manager.catalog.get(name) or the.manager.catalog.resolve(name)
+
+
+def cause(key: Key) -> str:
+    """How an act of `key` is named in events and reasons."""
+    return f"operator {key.name}"

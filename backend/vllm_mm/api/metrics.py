@@ -1,0 +1,183 @@
+"""What Prometheus sees of the controller: counters fed by the ledger and the journal, gauges read at each scrape."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vllm_mm.domain.events import Event
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.usage import RequestRecord
+from vllm_mm.engine.manager import ProcessManager
+from vllm_mm.engine.queue import InferenceQueue
+from vllm_mm.store.journal import Journal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+
+class Metrics:
+    """One registry per controller, none global: several in one process do not mix.
+
+    `observe_request` is to be called with each ledger row, `observe_event` with each event; both are quick.
+    """
+
+    def __init__(self, manager: ProcessManager, queue: InferenceQueue, version: str) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._requests = Counter(
+            "vllm_mm_requests",
+            "Requests by model, key and outcome.",
+            ("model", "key", "outcome"),
+            registry=self.registry,
+        )
+        self._tokens = Counter("vllm_mm_tokens", "Tokens by model and kind.", ("model", "kind"), registry=self.registry)
+        self._ttft = Histogram(
+            "vllm_mm_ttft_seconds", "Arrival to the first byte of the answer's body.", ("model",),
+            buckets=_FAST, registry=self.registry,
+        )  # fmt: skip
+        self._total = Histogram(
+            "vllm_mm_request_seconds", "Arrival to the end.", ("model",), buckets=_FAST, registry=self.registry
+        )
+        self._queued = Histogram(
+            "vllm_mm_queue_wait_seconds", "Arrival to the lease.", ("model",), buckets=_FAST, registry=self.registry
+        )
+        self._swaps = Counter(
+            "vllm_mm_swaps", "Loads (start, wake) and evictions (evict), by the scheduler's reason.",
+            ("model", "kind", "reason"), registry=self.registry,
+        )  # fmt: skip
+        self._loads = Histogram(
+            "vllm_mm_load_seconds", "How long loads took that ended READY.", ("kind", "reason"),
+            buckets=_SLOW, registry=self.registry,
+        )  # fmt: skip
+        self._load_failures = Counter(
+            "vllm_mm_load_failures", "Loads that ended otherwise.", ("model",), registry=self.registry
+        )
+        self._orphans = Counter(
+            "vllm_mm_orphans_swept", "Processes of a launch that outlived its leader and were killed.", ("model",),
+            registry=self.registry,
+        )  # fmt: skip
+        self._alerts = Counter("vllm_mm_alerts", "Alerts by kind.", ("kind",), registry=self.registry)
+        self._reasons: dict[str, str] = {}
+        self._kinds: dict[str, str] = {}
+        self.registry.register(_Gauges(manager, queue, version))
+
+    def observe_request(self, record: RequestRecord) -> None:
+        """A request has ended."""
+        model = record.model or ""
+        self._requests.labels(model, record.key or "", record.outcome.value).inc()
+        self._total.labels(model).observe(record.total_s)
+        if record.ttft_s is not None:
+            self._ttft.labels(model).observe(record.ttft_s)
+        if record.queued_s is not None:
+            self._queued.labels(model).observe(record.queued_s)
+        for kind, count in (
+            ("prompt", record.usage.prompt_tokens),
+            ("completion", record.usage.completion_tokens),
+            ("cached", record.usage.cached_tokens),
+        ):
+            if count:
+                self._tokens.labels(model, kind).inc(count)
+
+    def observe_event(self, event: Event) -> None:
+        """Something happened."""
+        model = event.model or ""
+        match event.kind:
+            case "swap.planned":
+                reason = str(event.data.get("reason", "")).partition(":")[0]
+                self._reasons[model] = reason
+                for victim in event.data.get("victims", ()):
+                    self._swaps.labels(str(victim), "evict", reason).inc()
+            case "instance.starting" | "instance.waking":
+                kind = "start" if event.kind == "instance.starting" else "wake"
+                self._kinds[model] = kind
+                self._swaps.labels(model, kind, self._reasons.get(model, "")).inc()
+            case "instance.ready":
+                kind, took = self._kinds.pop(model, None), event.data.get("took_s")
+                reason = self._reasons.pop(model, "")
+                if kind is not None and took is not None:
+                    self._loads.labels(kind, reason).observe(float(took))
+            case "instance.stopping":
+                if self._kinds.pop(model, None) is not None:
+                    self._load_failures.labels(model).inc()
+            case "orphan.swept":
+                self._orphans.labels(model).inc()
+            case _ if event.kind.startswith("alert."):
+                self._alerts.labels(event.kind.removeprefix("alert.")).inc()
+            case _:
+                pass
+
+    async def follow(self, journal: Journal) -> None:
+        """Observe every event until the journal is closed; for a task of its own."""
+        async with journal.subscribe() as events:
+            async for event in events:
+                self.observe_event(event)
+
+    def text(self) -> str:
+        """The exposition of our own metrics."""
+        return generate_latest(self.registry).decode()
+
+
+class _Gauges(Collector):
+    """Read at each scrape: nothing to keep in step."""
+
+    def __init__(self, manager: ProcessManager, queue: InferenceQueue, version: str) -> None:
+        self._manager = manager
+        self._queue = queue
+        self._version = version
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("vllm_mm_info", "The version, in a label.", ("version",), {(self._version,): 1})
+        yield _gauge("vllm_mm_queue_length", "Requests that wait.", (), {(): self._queue.size})
+        yield _gauge(
+            "vllm_mm_queue_oldest_seconds", "How long the oldest has waited.", (), {(): self._queue.oldest_age()}
+        )
+        yield from self._instances()
+        yield from self._devices()
+
+    def _instances(self) -> Iterator[Metric]:
+        specs, instances = list(self._manager.catalog), {i.spec.id: i for i in self._manager.instances()}
+        states = {s.id: instances[s.id].state if s.id in instances else State.STOPPED for s in specs}
+        yield _gauge(
+            "vllm_mm_instance_state", "1 for the state that the instance is in.", ("model", "state"),
+            {(m, s.value): int(s is state) for m, state in states.items() for s in State},
+        )  # fmt: skip
+        yield _gauge(
+            "vllm_mm_in_flight", "Leases that are out.", ("model",),
+            {(s.id,): instances[s.id].gate.count if s.id in instances else 0 for s in specs},
+        )  # fmt: skip
+        yield _gauge(
+            "vllm_mm_queued",
+            "Requests that wait, by model.",
+            ("model",),
+            {(s.id,): self._queue.count(s.id) for s in specs},
+        )
+        yield _gauge(
+            "vllm_mm_instance_failures", "Failures in a row.", ("model",),
+            {(s.id,): instances[s.id].snapshot.failures if s.id in instances else 0 for s in specs},
+        )  # fmt: skip
+
+    def _devices(self) -> Iterator[Metric]:
+        ledger = self._manager.ledger
+        values: dict[tuple[str, ...], float] = {}
+        held: dict[tuple[str, ...], float] = {}
+        for device in ledger.devices.values():
+            values |= {
+                (device.id, "capacity"): device.capacity,
+                (device.id, "headroom"): device.headroom,
+                (device.id, "foreign"): device.foreign,
+                (device.id, "in_use"): ledger.in_use(device.id),
+                (device.id, "free"): ledger.free(device.id),
+            }
+        for reservation in ledger.reservations.values():
+            held |= {(d, reservation.model): size for d, size in reservation.device_bytes.items()}
+        yield _gauge("vllm_mm_device_memory_bytes", "Memory of a device by kind.", ("device", "kind"), values)
+        yield _gauge("vllm_mm_reserved_bytes", "Reserved by models.", ("device", "model"), held)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family

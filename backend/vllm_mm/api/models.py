@@ -1,0 +1,165 @@
+"""`/api/models`: what there is, and what operators do with it.
+
+Ids may contain slashes, so `{id:path}` swallows everything: routes with a last word of their own come before the bare
+ones, and the configuration refuses ids that end with such a word.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+
+from vllm_mm.api import present
+from vllm_mm.api.dependencies import Admin, Operator, Reader, Services, The, Wait, cause, resolve
+from vllm_mm.api.schemas import (
+    REFUSALS,
+    Declaration,
+    DeletedOut,
+    HistoryOut,
+    InstanceOut,
+    ModelOut,
+    NewModel,
+    StartOut,
+)
+from vllm_mm.api.settling import settled
+from vllm_mm.control.declarations import declared_id
+from vllm_mm.domain.errors import BadRequest
+from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.engine.manager import ProcessManager
+
+router = APIRouter(prefix="/api/models", tags=["models"], responses=REFUSALS)
+
+Act = Callable[[ProcessManager, str, str], Awaitable[None]]
+
+
+async def _pin(manager: ProcessManager, model: str, _cause: str) -> None:
+    manager.pin(model, pinned=True)
+
+
+async def _unpin(manager: ProcessManager, model: str, _cause: str) -> None:
+    manager.pin(model, pinned=False)
+
+
+ACTS: dict[str, tuple[Act, str]] = {
+    "start": (
+        ProcessManager.start,
+        "Want it READY. An operator's start makes room at once and forgets earlier failures.",
+    ),
+    "restart": (ProcessManager.restart, "Drain, stop, start again."),
+    "sleep": (ProcessManager.sleep, "Drain, then put to sleep; 409 where the engine has no sleep mode."),
+    "wake": (ProcessManager.wake, "Wake it; 409 when it does not sleep."),
+    "drain": (ProcessManager.drain, "No new requests; let finish what runs, however long it takes; then stop."),
+    "undrain": (ProcessManager.undrain, "Take a drain back; 409 when its memory was promised to another model."),
+    "pin": (_pin, "Never swap it out, until `unpin` or a restart of the server."),
+    "unpin": (_unpin, "It may be swapped out again."),
+    "reset": (ProcessManager.reset, "Forget the failures of a model that is FAILED or in BACKOFF."),
+}
+
+
+@router.get("", name="list_models")
+async def list_models(the: The, key: Reader) -> list[ModelOut]:
+    """Every model, declared in the file or made over the API."""
+    return [_shown(the, key, spec.id) for spec in the.manager.catalog]
+
+
+@router.post("", name="create_model", status_code=201)
+async def create_model(the: The, key: Admin, body: NewModel) -> ModelOut:
+    """Make a model. It is kept in the database and can be used at once."""
+    model_id, declaration = declared_id(body)
+    spec = await the.declarations.create(model_id, declaration, cause(key))
+    return _shown(the, key, spec.id)
+
+
+def _add_act(name: str, act: Act, summary: str) -> None:
+    async def route(the: The, key: Operator, response: Response, id: str, wait: Wait = None) -> InstanceOut:  # noqa: A002  # the path's name
+        spec = resolve(the, id)
+        await act(the.manager, spec.id, cause(key))
+        return await _answer(the, response, spec.id, wait)
+
+    router.add_api_route(
+        f"/{{id:path}}/{name}", route, methods=["POST"], name=f"{name}_model", status_code=202, summary=summary,
+        responses={200: {"model": InstanceOut, "description": "The settled state, with `wait`."}},
+    )  # fmt: skip
+
+
+for _name, (_act, _summary) in ACTS.items():
+    _add_act(_name, _act, _summary)
+
+
+@router.post("/{id:path}/stop", name="stop_model", status_code=202)
+async def stop_model(
+    the: The,
+    key: Operator,
+    response: Response,
+    id: str,  # noqa: A002  # the path's name
+    wait: Wait = None,
+    force: Annotated[bool, Query(description="Cut what runs instead of letting it finish.")] = False,
+) -> InstanceOut:
+    """Drain and stop; a load is called off."""
+    spec = resolve(the, id)
+    await the.manager.stop(spec.id, cause(key), force=force)
+    return await _answer(the, response, spec.id, wait)
+
+
+@router.get("/{id:path}/history", name="model_history")
+async def model_history(
+    the: The,
+    _key: Reader,
+    id: str,  # noqa: A002  # the path's name
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+) -> HistoryOut:
+    """Its starts, the latest first."""
+    spec = resolve(the, id)
+    starts = await the.launches.starts(spec.id, limit)
+    return HistoryOut(starts=[StartOut.model_validate(start, from_attributes=True) for start in starts])
+
+
+@router.get("/{id:path}", name="get_model")
+async def get_model(the: The, key: Reader, id: str) -> ModelOut:  # noqa: A002  # the path's name
+    """One model, by id or alias."""
+    return _shown(the, key, resolve(the, id).id)
+
+
+@router.put("/{id:path}", name="replace_model")
+async def replace_model(the: The, key: Admin, id: str, body: Declaration) -> ModelOut:  # noqa: A002  # the path's name
+    """Another declaration for a model made over the API; an engine that no longer fits it is drained and started again."""
+    spec = await the.declarations.replace(id, _body(id, body), cause(key))
+    return _shown(the, key, spec.id)
+
+
+@router.patch("/{id:path}", name="change_model")
+async def change_model(the: The, key: Admin, id: str, body: Declaration) -> ModelOut:  # noqa: A002  # the path's name
+    """Changes to a model made over the API, merged as RFC 7396 says: null takes a key away."""
+    spec = await the.declarations.patch(id, _body(id, body), cause(key))
+    return _shown(the, key, spec.id)
+
+
+@router.delete("/{id:path}", name="delete_model")
+async def delete_model(the: The, key: Admin, id: str, wait: Wait = None) -> DeletedOut:  # noqa: A002  # the path's name
+    """Take away a model made over the API: nobody can ask for it any more, and what runs is let finish."""
+    spec = await the.declarations.remove(id, cause(key))
+    if not present.has_run(the.manager, spec.id):
+        return DeletedOut(id=spec.id, instance=None)
+    if wait:
+        await settled(the, spec.id, wait)
+    return DeletedOut(id=spec.id, instance=present.instance(the.manager, spec.id))
+
+
+def _body(model_id: str, body: dict[str, Any]) -> dict[str, Any]:
+    """A body may repeat the id of its path, as GET shows it, but not change it."""
+    if body.get("id", model_id) != model_id:
+        raise BadRequest(
+            f"A model's id cannot change: the path says {model_id!r}, the body {body['id']!r}.", param="id"
+        )
+    return {name: value for name, value in body.items() if name != "id"}
+
+
+def _shown(the: Services, key: Key, model_id: str) -> ModelOut:
+    spec = resolve(the, model_id)
+    return present.model(the.manager, spec, secrets=key.allows(Scope.ADMIN))
+
+
+async def _answer(the: Services, response: Response, model_id: str, wait: float | None) -> InstanceOut:
+    if wait is not None and await settled(the, model_id, wait):
+        response.status_code = 200
+    return present.instance(the.manager, model_id)

@@ -1,0 +1,106 @@
+"""Domain objects in the words of the API."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from vllm_mm.api.schemas import (
+    DeviceOut,
+    DeviceWishOut,
+    FootprintOut,
+    IdleOut,
+    InstanceOut,
+    MemoryOut,
+    ModelOut,
+    PlanOut,
+    ProgressOut,
+    ReservationOut,
+    RetryOut,
+    StartLimitsOut,
+    VictimOut,
+)
+from vllm_mm.control.plan import Plan
+from vllm_mm.domain.lifecycle import TRANSITIONAL, State
+from vllm_mm.domain.residency import Device, Ledger
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.footprint import Footprint
+from vllm_mm.engine.manager import ProcessManager
+
+HIDDEN = "********"
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)KEY$", re.IGNORECASE)
+
+
+def instance(manager: ProcessManager, model: str) -> InstanceOut:
+    """The instance of `model` as it is now; raises UnknownModel."""
+    view = manager.describe(model)
+    pending = view.eta_s is not None or view.state in TRANSITIONAL or manager.loading(model) is not None
+    return InstanceOut(
+        id=view.id, model=view.model, state=view.state,
+        progress=ProgressOut(
+            phase=view.progress.phase, percent=view.progress.percent, elapsed_s=round(view.elapsed_s, 3), eta_s=view.eta_s
+        ),
+        reason=view.reason, devices=list(view.devices), pid=view.pid, in_flight=view.in_flight, queued=view.queued,
+        since=view.since, failures=view.failures,
+        memory=MemoryOut(reserved=dict(view.reserved), used=manager.require(model).memory()),
+        generation=view.generation, pinned=view.pinned, pending=pending, idle_s=view.idle_s,
+    )  # fmt: skip
+
+
+def has_run(manager: ProcessManager, model: str) -> bool:
+    """Whether there is anything to say about its instance: it ran, or it is about to."""
+    if not any(i.spec.id == model for i in manager.instances()):
+        return False
+    view = manager.describe(model)
+    return view.generation > 0 or view.state is not State.STOPPED or view.eta_s is not None
+
+
+def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOut:
+    """`secrets`: show environment variables that look like secrets."""
+    return ModelOut(
+        id=spec.id, source=spec.source, engine=spec.engine, model=spec.model, executable=spec.executable,
+        args=dict(spec.args), env=dict(spec.env) if secrets else _masked(spec.env), command=list(spec.command),
+        sim=dict(spec.sim), task=spec.task, aliases=list(spec.aliases),
+        devices=DeviceWishOut(count=spec.devices.count, ids=list(spec.devices.ids)), memory=spec.memory,
+        pinned=manager.pinned(spec), preload=spec.preload, priority=spec.priority, concurrency=spec.concurrency,
+        idle=IdleOut(**asdict(spec.idle)), start=StartLimitsOut(**asdict(spec.start)), retry=RetryOut(**asdict(spec.retry)),
+        request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides), lora=dict(spec.lora),
+        fingerprint=spec.fingerprint, footprint=footprint(manager.footprint(spec)),
+        instance=instance(manager, spec.id) if has_run(manager, spec.id) else None,
+    )  # fmt: skip
+
+
+def _masked(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: HIDDEN if value and _SECRET.search(name) else value for name, value in env.items()}
+
+
+def footprint(found: Footprint) -> FootprintOut:
+    return FootprintOut.model_validate({"per_device": found.per_device, "source": found.source})
+
+
+def device(found: Device, ledger: Ledger) -> DeviceOut:
+    held = [r for r in ledger.reservations.values() if found.id in r.device_bytes]
+    return DeviceOut(
+        id=found.id, kind=found.kind, name=found.name, capacity=found.capacity, headroom=found.headroom,
+        foreign=found.foreign, free=ledger.free(found.id),
+        reservations=[
+            ReservationOut(
+                model=r.model, bytes=r.device_bytes[found.id], in_use=r.physical(found.id) > 0, leaving=r.leaving
+            )
+            for r in held
+        ],
+    )  # fmt: skip
+
+
+def plan(found: Plan) -> PlanOut:
+    return PlanOut(
+        model=found.model, act=found.act, reason=found.reason, state=found.state, devices=dict(found.device_bytes),
+        bytes=sum(found.device_bytes.values()),
+        victims=[
+            VictimOut(
+                model=v.model, state=v.state, in_flight=v.in_flight, device_bytes=dict(v.device_bytes),
+                bytes=sum(v.device_bytes.values()),
+            )
+            for v in found.victims
+        ],
+        footprint=footprint(found.footprint), eta_s=found.eta_s, again_in_s=found.again_in_s,
+    )  # fmt: skip

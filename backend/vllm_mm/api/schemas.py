@@ -1,0 +1,364 @@
+"""What the admin API says and takes, as pydantic models: OpenAPI, and the dashboard's types, are made from these.
+
+Times are seconds, moments are Unix seconds, memory is bytes.
+"""
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from vllm_mm.control.plan import Act
+from vllm_mm.domain.keys import Scope
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.specs import EngineKind, Source, Task
+from vllm_mm.domain.usage import Outcome
+from vllm_mm.settings import ModelConfig
+
+
+class Out(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class ProgressOut(Out):
+    """How far a load is."""
+
+    phase: str
+    percent: float | None
+    """Of the phase; null where the engine gives none."""
+    elapsed_s: float
+    """Since the present state began."""
+    eta_s: float | None
+    """Until READY, from what loads took before; null when nothing is under way."""
+
+
+class MemoryOut(Out):
+    reserved: dict[str, int]
+    """Per device."""
+    used: int
+    """What the process tree takes of the host's memory now."""
+
+
+class InstanceOut(Out):
+    """One model's engine, running or not."""
+
+    id: str
+    model: str
+    state: State
+    progress: ProgressOut
+    reason: str
+    devices: list[str]
+    pid: int | None
+    in_flight: int
+    queued: int
+    since: float
+    failures: int
+    memory: MemoryOut
+    generation: int
+    """Counts launches; 0 when it never ran."""
+    pinned: bool
+    pending: bool
+    """Something is under way: a load, a drain, a stop, or a wish that waits for room."""
+    idle_s: float | None
+
+
+class FootprintOut(Out):
+    per_device: int
+    source: Literal["declared", "learned", "estimated"]
+
+
+class DeviceWishOut(Out):
+    count: int
+    ids: list[str]
+
+
+class IdleOut(Out):
+    sleep_after: float | None
+    stop_after: float | None
+
+
+class StartLimitsOut(Out):
+    stall: float
+    deadline: float
+    probe: float
+
+
+class RetryOut(Out):
+    backoff: float
+    backoff_max: float
+    max_failures: int
+    stable_after: float
+
+
+class ModelOut(Out):
+    """A model: what was declared, where, what it takes, and its engine."""
+
+    id: str
+    source: Source
+    engine: EngineKind
+    model: str | None
+    executable: str
+    args: dict[str, Any]
+    env: dict[str, str]
+    """Values that look like secrets are shown to administrators only."""
+    command: list[str]
+    sim: dict[str, Any]
+    task: Task
+    aliases: list[str]
+    devices: DeviceWishOut
+    memory: int | None
+    pinned: bool
+    """As it is now: declared, or set by `pin` and `unpin`."""
+    preload: bool
+    priority: int
+    concurrency: int
+    idle: IdleOut
+    start: StartLimitsOut
+    retry: RetryOut
+    request_defaults: dict[str, Any]
+    request_overrides: dict[str, Any]
+    lora: dict[str, str]
+    fingerprint: str
+    footprint: FootprintOut
+    instance: InstanceOut | None
+    """Null when it never ran."""
+
+
+class DeletedOut(Out):
+    id: str
+    instance: InstanceOut | None
+    """The engine on its way out; null when none ran."""
+
+
+class StartOut(Out):
+    generation: int
+    started_at: float
+    ready_at: float | None
+    phases: dict[str, float]
+    outcome: str
+    reason: str
+
+
+class HistoryOut(Out):
+    starts: list[StartOut]
+
+
+class ReservationOut(Out):
+    model: str
+    bytes: int
+    in_use: bool
+    """False while it is only promised: the load has not begun."""
+    leaving: bool
+
+
+class DeviceOut(Out):
+    id: str
+    kind: str
+    name: str
+    capacity: int
+    headroom: int
+    foreign: int
+    """In use by processes that are not ours."""
+    free: int
+    reservations: list[ReservationOut]
+
+
+class QueueEntryOut(Out):
+    ticket: str
+    model: str
+    key: str | None
+    waited_s: float
+    position: int
+    deadline_in_s: float
+    eta_s: float | None
+    why: str
+
+
+class QueueOut(Out):
+    length: int
+    max_size: int
+    oldest_s: float
+    entries: list[QueueEntryOut]
+
+
+class VictimOut(Out):
+    model: str
+    state: State
+    in_flight: int
+    device_bytes: dict[str, int]
+    bytes: int
+    """The sum over devices."""
+
+
+class PlanOut(Out):
+    """What a load would do. Nothing was changed."""
+
+    model: str
+    act: Act
+    reason: str
+    state: State
+    devices: dict[str, int]
+    """Bytes that it would take, by device."""
+    bytes: int
+    victims: list[VictimOut]
+    footprint: FootprintOut
+    eta_s: float | None
+    again_in_s: float | None
+
+
+class QueueSummaryOut(Out):
+    length: int
+    oldest_s: float
+
+
+class StatusOut(Out):
+    version: str
+    started_at: float
+    uptime_s: float
+    models: int
+    states: dict[State, int]
+    """Instances by state; models that never ran count as stopped."""
+    in_flight: int
+    queue: QueueSummaryOut
+    alerts: list[str]
+
+
+class RequestOut(Out):
+    """A row of the request ledger."""
+
+    id: str
+    at: float
+    route: str
+    model: str | None
+    asked: str | None
+    key: str | None
+    stream: bool
+    outcome: Outcome
+    status: int
+    error: str | None
+    queued_s: float | None
+    ttft_s: float | None
+    total_s: float
+    bytes_in: int
+    bytes_out: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    generation: int | None
+
+
+class KeyOut(Out):
+    id: str
+    name: str
+    scopes: list[Scope]
+    models: list[str] | None
+    """Model ids that it may use; null means all."""
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    active: bool
+
+
+class NewKeyOut(KeyOut):
+    secret: str
+    """Shown this once; only its hash is kept."""
+
+
+class KeyIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    scopes: list[Scope] = Field(default=[Scope.INFER], min_length=1)
+    models: list[str] | None = None
+    """Ids of the models that it may use; null means all."""
+    expires_in: float | None = Field(default=None, gt=0)
+    """Seconds until it ends by itself; null means never."""
+
+
+class EventOut(Out):
+    """The `data` of a server-sent event of `/api/events`; its `id` is `seq`, its `event` is `kind`."""
+
+    seq: int
+    at: float
+    kind: str
+    model: str | None
+    cause: str
+    data: dict[str, Any]
+
+
+class RequestsOut(Out):
+    requests: list[RequestOut]
+    next: int | None
+    """Give it as `before` for the next page; null when this was the last."""
+
+
+class HealthOut(Out):
+    status: Literal["ok"]
+
+
+class ReadyOut(Out):
+    ready: bool
+    reasons: list[str]
+
+
+class ErrorBody(Out):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorOut(Out):
+    """Every refusal; the message says what to do."""
+
+    error: ErrorBody
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorOut, "description": "No key, or one that nobody issued."},
+    403: {"model": ErrorOut, "description": "A key without the scope."},
+    404: {"model": ErrorOut, "description": "There is no such thing."},
+    409: {"model": ErrorOut, "description": "Contradicts what is going on; the message says what that is."},
+    422: {"model": ErrorOut, "description": "The request is wrong; `param` says where."},
+}
+"""For the documentation of every route."""
+
+
+def _declaration_schema() -> dict[str, Any]:
+    """ModelConfig's schema in one piece: OpenAPI keeps its definitions elsewhere."""
+    document = ModelConfig.model_json_schema()
+    definitions: dict[str, Any] = document.pop("$defs", {})
+
+    def inline(node: Any) -> Any:
+        if isinstance(node, dict):
+            known = cast("dict[str, Any]", node)
+            reference = known.get("$ref")
+            if isinstance(reference, str):
+                rest = {k: v for k, v in known.items() if k != "$ref"}
+                return inline(definitions[reference.rsplit("/", 1)[-1]] | rest)
+            return {name: inline(value) for name, value in known.items()}
+        if isinstance(node, list):
+            return [inline(item) for item in cast("list[Any]", node)]
+        return node
+
+    return inline(document)
+
+
+_DECLARATION = _declaration_schema()
+
+Declaration = Annotated[dict[str, Any], WithJsonSchema(_DECLARATION)]
+"""A model as in the configuration file. Checked by `settings.parse_model`, which names the nearest key."""
+NewModel = Annotated[
+    dict[str, Any],
+    WithJsonSchema(
+        _DECLARATION
+        | {
+            "title": "NewModel",
+            "properties": {
+                "id": {"type": "string", "description": "The name that clients will use."},
+                **_DECLARATION["properties"],
+            },
+            "required": ["id"],
+        }
+    ),
+]
+"""A declaration with its `id`."""

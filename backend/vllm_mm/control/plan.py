@@ -1,0 +1,107 @@
+"""What a load would do, without doing it: who would go, where it would run, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from vllm_mm.domain.lifecycle import LOADING, State
+from vllm_mm.domain.scheduling import Decision, Hold, Lane, Load, Refuse, Rules, decide
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.footprint import Footprint
+from vllm_mm.engine.manager import ProcessManager
+
+
+class Act(StrEnum):
+    """What would happen first if somebody asked for the model now."""
+
+    NONE = "none"
+    """It is ready."""
+    LOADING = "loading"
+    """A load is under way; everybody shares it."""
+    START = "start"
+    WAKE = "wake"
+    WAIT = "wait"
+    """Not now; the reason says what it waits for."""
+    REFUSE = "refuse"
+    """Not ever, as things are declared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """An instance that would be evicted. Bytes per device that it would give back."""
+
+    model: str
+    state: State
+    in_flight: int
+    device_bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer. Times in seconds from now, memory in bytes per device."""
+
+    model: str
+    act: Act
+    reason: str
+    state: State
+    device_bytes: Mapping[str, int]
+    victims: tuple[Victim, ...]
+    footprint: Footprint
+    eta_s: float | None
+    """Until it could be READY; None when that is not known or will not be."""
+    again_in_s: float | None
+    """When time alone may change a WAIT."""
+
+
+def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> Plan:
+    """What an operator's start of `spec` would do at `now` (monotonic seconds). Changes nothing."""
+    known = {i.spec.id: i for i in manager.instances()}
+    instance = known.get(spec.id)
+    state = instance.state if instance is not None else State.STOPPED
+    size = manager.footprint(spec)
+    answer = Plan(
+        model=spec.id, act=Act.NONE, reason="it is ready", state=state, device_bytes=_held(manager, spec.id), victims=(),
+        footprint=size, eta_s=manager.eta(spec.id), again_in_s=None,
+    )  # fmt: skip
+    if state is State.READY:
+        return answer
+    loading = manager.loading(spec.id)
+    if loading is not None or state in LOADING:
+        reason = loading.load.reason if loading is not None else f"it is {state.value}"
+        return replace(answer, act=Act.LOADING, reason=reason)
+    # An operator's start forgets failures first.
+    startable = State.STOPPED if state in {State.BACKOFF, State.FAILED} else state
+    lane = Lane(
+        model=spec.id, state=startable, tickets=(), wanted_since=now, urgent=True, wish=spec.devices,
+        per_device=size.per_device, free_slots=0, priority=spec.priority,
+    )  # fmt: skip
+    view = manager.view(())
+    view = replace(view, lanes=[*(other for other in view.lanes if other.model != spec.id), lane])
+    decision = next(d for d in decide(view, rules, now) if d.model == spec.id)
+    return _told(manager, answer, decision, startable, now)
+
+
+def _told(manager: ProcessManager, answer: Plan, decision: Decision, state: State, now: float) -> Plan:
+    match decision:
+        case Load():
+            flying = {i.spec.id: i.gate.count for i in manager.instances()}
+            states = {i.spec.id: i.state for i in manager.instances()}
+            victims = tuple(
+                Victim(m, states.get(m, State.STOPPED), flying.get(m, 0), _held(manager, m)) for m in decision.victims
+            )
+            act = Act.WAKE if state is State.SLEEPING else Act.START
+            return replace(
+                answer, act=act, reason=decision.reason, device_bytes=dict(decision.device_bytes), victims=victims
+            )
+        case Hold():
+            again = max(0.0, decision.until - now) if decision.until is not None else None
+            return replace(answer, act=Act.WAIT, reason=decision.reason, again_in_s=again)
+        case Refuse():
+            return replace(answer, act=Act.REFUSE, reason=decision.reason, eta_s=None)
+        case _:
+            return answer
+
+
+def _held(manager: ProcessManager, model: str) -> dict[str, int]:
+    reservation = manager.ledger.reservations.get(model)
+    return dict(reservation.device_bytes) if reservation is not None else {}
