@@ -28,6 +28,8 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
+    more: tuple[tuple[str, str], ...] = ()
+    """Further (old, new) in the same file, where two protections cover one another."""
 
 
 def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) -> Mutant:
@@ -64,13 +66,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass\n",
         "test_failed_start_clears_the_slot_and_answers_every_waiter",
     ),
-    manager(
-        "start-not-shared", "a load under way is not taken for one: every look at the lane plans another",
-        "engine/manager.py",
-        "        if self._closing or instance is None or load.model in self._loading_events:\n            return None\n"
-        "        if instance.state not in {State.STOPPED, State.SLEEPING}:\n            return None\n",
-        "        if self._closing or instance is None:\n            return None\n        self._room.release(load.model)\n",
-        "test_concurrent_waiters_share_one_load", "test_reservation_counts_from_the_decision",
+    Mutant(
+        "start-not-shared", "a starting instance starts again when told to (the last of four guards of the one start)",
+        "backend/vllm_mm/domain/lifecycle.py",
+        "    match i.state:\n        case State.STOPPED:\n            after = _goto(\n",
+        "    match i.state:\n        case State.STOPPED | State.STARTING:\n            after = _goto(\n",
+        ("tests/unit/domain",),
     ),
     manager(
         "fast-path-locks", "the fast path takes `_swap_inflight`",
@@ -192,9 +193,11 @@ def survives(mutant: Mutant) -> str | None:
             shutil.copy(ROOT / part, copy / part)
         file = copy / mutant.file
         source = file.read_text()
-        if source.count(mutant.old) != 1:
-            return f"its text occurs {source.count(mutant.old)} times in {mutant.file}: rewrite the mutant"
-        file.write_text(source.replace(mutant.old, mutant.new))
+        for old, new in ((mutant.old, mutant.new), *mutant.more):
+            if source.count(old) != 1:
+                return f"its text occurs {source.count(old)} times in {mutant.file}: rewrite the mutant\n{old}"
+            source = source.replace(old, new)
+        file.write_text(source)
         run = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--timeout=60", *mutant.tests],
             cwd=copy, capture_output=True, text=True, check=False,

@@ -113,16 +113,32 @@ async def test_fast_path_does_not_pass_those_who_wait() -> None:
     """A newcomer takes no slot that somebody waits for."""
     async with world(model("a", concurrency=1)) as w:
         await w.ready("a")
-        first_done = asyncio.Event()
-        first = asyncio.create_task(hold(w, w.ticket("a"), first_done))
-        await w.clock.settle()
+        first = w.manager.fast_lease(w.ticket("a"))
+        assert first is not None
         second = asyncio.create_task(get(w, w.ticket("a")))
         await w.clock.settle()
-        first_done.set()
-        await first
+        w.manager.take_back(first)
+        assert w.manager.require("a").gate.free == 1
         assert w.manager.fast_lease(w.ticket("a")) is None
         await w.clock.settle()
-        assert second.done()
+        assert second.result() == "a"
+
+
+async def test_a_load_that_waits_for_room_is_one_load() -> None:
+    """However often the lanes are looked at while the victim stops: one plan, one start."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        w.processes["a"].release_stop.clear()
+        waiting = [asyncio.create_task(get(w, w.ticket("b"))) for _ in range(3)]
+        for _ in range(20):
+            await w.clock.advance(0.2)
+            w.queue.kick()
+        w.processes["a"].release_stop.set()
+        await w.clock.advance(2.0)
+        assert [t.result() for t in waiting] == ["b"] * 3
+        assert w.journal.kinds("b").count("swap.planned") == 1
+        assert w.starts == ["a", "b"]
 
 
 async def test_lock_is_not_held_while_an_engine_stops() -> None:
