@@ -2,14 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from vllm_mm.sim import basics, chat, dev
+from vllm_mm.sim import basics, chat, dev, messages, pooling, responses
 from vllm_mm.sim.client import EngineCallError, EngineDeadError
 from vllm_mm.sim.errors import ApiError, internal
 from vllm_mm.sim.options import Options
-from vllm_mm.sim.service import Service
+from vllm_mm.sim.service import Call, Service
 from vllm_mm.sim.web import Request, Writer
 
-Route = Callable[[Service, Request, Writer], Awaitable[None]]
+Route = Callable[[Call], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Route]]
 """Path to method to handler; a last segment of `*` stands for any one segment."""
 
@@ -26,6 +26,21 @@ _ALWAYS: Routes = {
 _GENERATE: Routes = {
     "/v1/chat/completions": {"POST": chat.chat_completions},
     "/v1/completions": {"POST": chat.completions},
+    "/v1/responses": {"POST": responses.create},
+    "/v1/responses/*": {"GET": responses.retrieve},
+    "/v1/responses/*/cancel": {"POST": responses.cancel},
+    "/v1/messages": {"POST": messages.messages},
+    "/v1/messages/count_tokens": {"POST": messages.count_tokens_route},
+}
+_POOLING: Routes = {"/pooling": {"POST": pooling.pooling}}
+_EMBED: Routes = {"/v1/embeddings": {"POST": pooling.embeddings}}
+_CLASSIFY: Routes = {"/classify": {"POST": pooling.classify}}
+_SCORE: Routes = {
+    "/score": {"POST": pooling.scores},
+    "/v1/score": {"POST": pooling.scores},
+    "/rerank": {"POST": pooling.rerank},
+    "/v1/rerank": {"POST": pooling.rerank},
+    "/v2/rerank": {"POST": pooling.rerank},
 }
 _DEV: Routes = {
     "/sleep": {"POST": dev.sleep},
@@ -40,14 +55,19 @@ _DEV: Routes = {
     "/server_info": {"GET": dev.server_info},
     "/sim/fault": {"POST": dev.set_fault, "DELETE": dev.set_fault},
 }
+_OF_TASK: Mapping[str, Routes] = {
+    "generate": _GENERATE,
+    "embed": {**_POOLING, **_EMBED, **_SCORE},
+    "score": {**_POOLING, **_SCORE, **_CLASSIFY},
+    "classify": {**_POOLING, **_CLASSIFY},
+}
 _GUARDED = ("/v1", "/v2", "/inference")
 
 
 def routes_of(options: Options) -> Routes:
     """The routes that an engine for this task has."""
     routes = dict(_ALWAYS)
-    if options.profile.task == "generate":
-        routes |= _GENERATE
+    routes |= _OF_TASK[options.profile.task]
     if options.dev_mode:
         routes |= _DEV
     return routes
@@ -84,15 +104,15 @@ class App:
             writer.json(405, {"detail": "Method Not Allowed"})
             return
         try:
-            await route(self._service, request, writer)
+            await route(Call(self._service, request, writer))
         except ApiError as error:
-            self._fail(request, writer, error)
+            writer.json(error.status, error.body)
         except EngineDeadError as error:
-            self._fail(request, writer, internal(str(error)))
+            writer.json(500, internal(str(error)).body)
             if self._service.engine.dead:
                 self._service.give_up()
         except EngineCallError as error:
-            self._fail(request, writer, internal(str(error)))
+            writer.json(500, internal(str(error)).body)
 
     def _find(self, path: str) -> Mapping[str, Route] | None:
         found = self._routes.get(path)
@@ -107,6 +127,3 @@ class App:
             return True
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and token in keys
-
-    def _fail(self, request: Request, writer: Writer, error: ApiError) -> None:
-        writer.json(error.status, error.body)

@@ -1,38 +1,43 @@
 """Routes that every engine has: health, version, load, metrics, models, tokens."""
 
-from typing import cast
+import asyncio
 
 from vllm_mm.sim import errors
+from vllm_mm.sim.bodies import Body, as_list, as_tokens, chat_prompt
 from vllm_mm.sim.options import VERSION
-from vllm_mm.sim.service import Body, Service, after, chat_prompt
+from vllm_mm.sim.service import Call
 from vllm_mm.sim.text import detokenize, tokenize
-from vllm_mm.sim.web import Request, Writer
 
 
-async def health(service: Service, request: Request, writer: Writer) -> None:
+async def health(call: Call) -> None:
     """GET /health: 200 unless the core is dead."""
-    await after(service.faults.slow_health)
+    service, writer = call.service, call.writer
+    await asyncio.sleep(service.faults.slow_health)
     writer.send(503 if service.engine.dead else 200)
 
 
-async def version(service: Service, request: Request, writer: Writer) -> None:
+async def version(call: Call) -> None:
     """GET /version."""
+    writer = call.writer
     writer.json(200, {"version": VERSION})
 
 
-async def load(service: Service, request: Request, writer: Writer) -> None:
+async def load(call: Call) -> None:
     """GET /load."""
+    service, writer = call.service, call.writer
     writer.json(200, {"server_load": service.load})
 
 
-async def metrics(service: Service, request: Request, writer: Writer) -> None:
+async def metrics(call: Call) -> None:
     """GET /metrics."""
+    service, writer = call.service, call.writer
     text = service.metrics.render(service.engine.stats, service.name)
     writer.send(200, text.encode(), "text/plain; version=1.0.0; charset=utf-8")
 
 
-async def models(service: Service, request: Request, writer: Writer) -> None:
+async def models(call: Call) -> None:
     """GET /v1/models."""
+    service, writer = call.service, call.writer
     permission: Body = {
         "id": f"modelperm-{service.created:032x}", "object": "model_permission", "created": service.created,
         "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
@@ -48,8 +53,9 @@ async def models(service: Service, request: Request, writer: Writer) -> None:
     writer.json(200, {"object": "list", "data": data})
 
 
-async def tokenize_route(service: Service, request: Request, writer: Writer) -> None:
+async def tokenize_route(call: Call) -> None:
     """POST /tokenize: a prompt, or messages."""
+    service, request, writer = call.service, call.request, call.writer
     body = service.body(request)
     prompt = body.get("prompt")
     if prompt is None and "messages" in body:
@@ -67,11 +73,12 @@ async def tokenize_route(service: Service, request: Request, writer: Writer) -> 
     )  # fmt: skip
 
 
-async def detokenize_route(service: Service, request: Request, writer: Writer) -> None:
+async def detokenize_route(call: Call) -> None:
     """POST /detokenize."""
+    service, request, writer = call.service, call.request, call.writer
     body = service.body(request)
-    tokens = body.get("tokens")
-    if not isinstance(tokens, list) or not all(isinstance(t, int) and t >= 0 for t in cast("list[object]", tokens)):
-        raise errors.invalid("tokens", "Input should be a valid list", tokens, "list_type")
+    tokens = [] if as_list(body.get("tokens")) == [] else as_tokens(body.get("tokens"))
+    if tokens is None:
+        raise errors.invalid("tokens", "Input should be a valid list", body.get("tokens"), "list_type")
     service.check_model(body)
-    writer.json(200, {"prompt": detokenize(cast("list[int]", tokens))})
+    writer.json(200, {"prompt": detokenize(tokens)})

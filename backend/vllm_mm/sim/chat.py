@@ -1,24 +1,25 @@
 """/v1/chat/completions and /v1/completions."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from vllm_mm.sim import errors
+from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt
 from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
 from vllm_mm.sim.options import VERSION
-from vllm_mm.sim.service import Body, Limits, Plan, Service, chat_prompt, limits_of, usage_of
+from vllm_mm.sim.service import Call, Limits, Plan, Service, limits_of, usage_of
 from vllm_mm.sim.text import detokenize
-from vllm_mm.sim.web import Request, Writer, dump
+from vllm_mm.sim.web import Writer, dump
 
 FINGERPRINT = f"vllm-{VERSION}-sim"
 DONE = b"data: [DONE]\n\n"
 
 
-async def chat_completions(service: Service, request: Request, writer: Writer) -> None:
+async def chat_completions(call: Call) -> None:
     """POST /v1/chat/completions."""
+    service, request, writer = call.service, call.request, call.writer
     body = service.body(request)
     prompt = chat_prompt(body.get("messages"))
     limits = limits_of(body, "max_completion_tokens", "max_tokens")
@@ -63,8 +64,9 @@ async def chat_completions(service: Service, request: Request, writer: Writer) -
     )  # fmt: skip
 
 
-async def completions(service: Service, request: Request, writer: Writer) -> None:
+async def completions(call: Call) -> None:
     """POST /v1/completions. A list of prompts gives a choice each."""
+    service, request, writer = call.service, call.request, call.writer
     body = service.body(request)
     prompts = _prompts(body.get("prompt"))
     limits = limits_of(body, "max_tokens")
@@ -138,7 +140,7 @@ class _TextChunks:
     model: str
     kind: str = "text_completion"
 
-    def first(self, index: int) -> Body | None:
+    def first(self, index: int) -> Body | None:  # noqa: ARG002 - completions have no first chunk
         return None
 
     def choice(self, index: int, text: str, logprobs: Callable[[], Any] | None) -> Body:
@@ -210,10 +212,9 @@ async def _stream(
 
 def _usage_wanted(service: Service, body: Body) -> tuple[bool, bool]:
     """Whether a final usage chunk, and usage in each chunk, are wanted. Raises ApiError."""
-    options = body.get("stream_options")
-    if options is not None and not isinstance(options, dict):
-        raise errors.invalid("stream_options", "Input should be a valid dictionary", options, "model_attributes_type")
-    wanted = cast("Body", options or {})
+    wanted = as_object(body.get("stream_options") or {})
+    if wanted is None:
+        raise errors.invalid("stream_options", "Input should be a valid dictionary", kind="model_attributes_type")
     include = bool(wanted.get("include_usage")) or service.options.force_include_usage
     return include, (include and bool(wanted.get("continuous_usage_stats"))) or service.options.force_include_usage
 
@@ -222,10 +223,9 @@ def _prompts(prompt: object) -> list[str]:
     """One or more prompts, as text or tokens. Raises ApiError."""
     if isinstance(prompt, str):
         return [prompt]
-    if isinstance(prompt, list) and prompt:
-        items = cast("list[object]", prompt)
-        if all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in items):
-            return [detokenize(cast("list[int]", items))]
+    if tokens := as_tokens(prompt):
+        return [detokenize(tokens)]
+    if items := as_list(prompt):
         return [text for item in items for text in _prompts(item)]
     raise errors.invalid("prompt", "Either prompt or prompt_embeds must be provided and non-empty.", prompt)
 

@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
@@ -60,19 +60,23 @@ class Engine(asyncio.Protocol):
     _generations: dict[int, Generation] = field(default_factory=dict[int, Generation])
     _calls: dict[int, asyncio.Future[Any]] = field(default_factory=dict[int, asyncio.Future[Any]])
     _next: int = 0
-    _on_death: Callable[[], None] | None = None
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """The core has ended."""
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    async def connect(cls, line: socket.socket, on_death: Callable[[], None]) -> "Engine":
+    async def connect(cls, line: socket.socket) -> "Engine":
         """Take over the line after the core said that it is ready."""
-        engine = cls(_on_death=on_death)
+        engine = cls()
         line.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: engine, sock=line)
         return engine
 
-    @property
-    def in_flight(self) -> int:
-        return len(self._generations)
+    async def drain(self) -> None:
+        """Refuse new requests; returns when the last one is over."""
+        self.draining = True
+        if self._generations:
+            await self._idle.wait()
 
     def submit(self, prompt: int, total: int, on_tokens: Callable[[int, bool], None]) -> Generation:
         """Begin to generate `total` tokens. Raises EngineDeadError."""
@@ -87,7 +91,7 @@ class Engine(asyncio.Protocol):
 
     def abort(self, generation: Generation) -> None:
         """Forget it; harmless when it is over."""
-        if self._generations.pop(generation.id, None) is not None and not self.dead:
+        if self._forget(generation) and not self.dead:
             self._send({"abort": [generation.id]})
 
     def abort_all(self) -> int:
@@ -109,8 +113,7 @@ class Engine(asyncio.Protocol):
         return await future
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._inbox += data
@@ -121,8 +124,9 @@ class Engine(asyncio.Protocol):
         for line in lines:
             self._message(json.loads(line))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self.dead = True
+        self.gone.set()
         if self.stopping:
             return
         for future in [*self._calls.values(), *(generation.done for generation in self._generations.values())]:
@@ -130,8 +134,7 @@ class Engine(asyncio.Protocol):
                 future.set_exception(EngineDeadError())
                 future.exception()  # a client that is gone leaves nobody to ask for it
         self._generations.clear()
-        if self._on_death is not None:
-            self._on_death()
+        self._idle.set()
 
     def _send(self, message: dict[str, object]) -> None:
         if self._transport is not None:
@@ -162,6 +165,12 @@ class Engine(asyncio.Protocol):
                     future.set_result(message["value"])
 
     def _finish(self, generation: Generation, how: str) -> None:
-        self._generations.pop(generation.id, None)
+        self._forget(generation)
         if not generation.done.done():
             generation.done.set_result(how)
+
+    def _forget(self, generation: Generation) -> bool:
+        known = self._generations.pop(generation.id, None) is not None
+        if not self._generations and self.draining:
+            self._idle.set()
+        return known

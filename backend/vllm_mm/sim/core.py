@@ -17,10 +17,10 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NoReturn
 
 from setproctitle import setproctitle
@@ -49,6 +49,8 @@ def fork_core(options: Options, listener: socket.socket) -> tuple[int, socket.so
         listener.close()
         status = _run(options, theirs)
     except BaseException:
+        import traceback  # noqa: PLC0415 - only for a fault of our own
+
         os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(status)
@@ -67,7 +69,7 @@ def _run(options: Options, line: socket.socket) -> int:
     try:
         _load(options, log, memory)
     except LoadError as error:
-        log.error("core.py:1482", f"EngineCore failed to start.\nTraceback (most recent call last):\n{error}")
+        log.alarm("core.py:1482", f"EngineCore failed to start.\nTraceback (most recent call last):\n{error}")
         log.trace(str(error))
         _end_workers(workers)
         return 1
@@ -120,7 +122,7 @@ def _load(options: Options, log: Log, memory: Memory) -> None:
     for step in core_steps(options, elapsed):
         match step:
             case Info(where, message):
-                log.info(where, message)
+                log.note(where, message)
             case Progress(text, end):
                 log.progress(text, end=end)
             case Wait(seconds):
@@ -140,6 +142,10 @@ def _load(options: Options, log: Log, memory: Memory) -> None:
                 elif phase == "kv_cache":
                     check_max_model_len(options)
                     memory.load_kv_cache()
+
+
+def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)
 
 
 def hang() -> NoReturn:
@@ -199,7 +205,7 @@ class EngineCore:
         """Until SIGTERM; returns the exit code."""
         try:
             if not self._faults.ignore_term:
-                signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+                signal.signal(signal.SIGTERM, _exit)
             self._send({"ready": True})
             while self._turn():
                 pass
@@ -232,14 +238,13 @@ class EngineCore:
         if not data:
             return False
         *lines, self._inbox = (self._inbox + data).split(b"\n")
-        aborted: list[int] = []
         for text in lines:
             message: dict[str, Any] = json.loads(text)
             now = time.monotonic()
             if "add" in message:
                 self._batch.add(Sequence(message["add"], message["prompt"], message["total"]), now)
             elif "abort" in message:
-                aborted += self._batch.abort(message["abort"], now)
+                self._batch.abort(message["abort"], now)
             else:
                 self._call(message)
         self._operate(time.monotonic())
@@ -268,7 +273,7 @@ class EngineCore:
         if self._tokens_left is not None:
             self._tokens_left -= sum(output.tokens.values())
             if self._tokens_left <= 0:
-                self._log.error("core.py:1491", "EngineCore encountered a fatal error.\nRuntimeError: simulated crash")
+                self._log.alarm("core.py:1491", "EngineCore encountered a fatal error.\nRuntimeError: simulated crash")
                 os._exit(1)
         self._send({"tokens": list(output.tokens.items()), "finished": output.finished})
 
@@ -280,7 +285,7 @@ class EngineCore:
             case "sleep":
                 self._sleep(number, message["level"], message["mode"])
             case "wake_up":
-                tags = set(message["tags"] or ("weights", "kv_cache", "scheduling"))
+                tags: set[str] = set(message["tags"] or ("weights", "kv_cache", "scheduling"))
                 self._operations.append(_Operation(number, lambda: self._wake(tags), self._awake))
             case "pause":
                 self._hold(message["mode"])
@@ -363,7 +368,7 @@ class EngineCore:
                 self._memory.hold(weights=False, kv_cache=False)
             self._asleep = True
             self._level = level
-            self._log.info("gpu_worker.py:184", f"Sleep mode level {level}: memory given back.")
+            self._log.note("gpu_worker.py:184", f"Sleep mode level {level}: memory given back.")
 
         self._operations.append(_Operation(number, begin, end, when_empty=mode == "wait"))
 
@@ -405,4 +410,4 @@ class EngineCore:
         self._lies = self._lies and self._faults.lie_wake
         if self._faults.leave_session and os.getsid(0) != os.getpid():
             os.setsid()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if self._faults.ignore_term else lambda *_: sys.exit(0))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if self._faults.ignore_term else _exit)

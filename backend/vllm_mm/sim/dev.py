@@ -1,20 +1,21 @@
 """Routes of the development mode (`VLLM_SERVER_DEV_MODE=1`): sleep, wake, pause, faults. Their arguments are query parameters."""
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from vllm_mm.sim import errors
-from vllm_mm.sim.client import EngineCallError, EngineDeadError
+from vllm_mm.sim.bodies import Body, as_list, as_object
 from vllm_mm.sim.faults import Faults, parse_faults
 from vllm_mm.sim.options import VERSION
-from vllm_mm.sim.service import Body, Service
-from vllm_mm.sim.web import Request, Writer
+from vllm_mm.sim.service import Call
+from vllm_mm.sim.web import Request
 
 _MODES = ("abort", "wait", "keep")
 
 
-async def sleep(service: Service, request: Request, writer: Writer) -> None:
+async def sleep(call: Call) -> None:
     """POST /sleep?level=0|1|2&mode=abort|wait|keep; a body is not looked at."""
+    service, request, writer = call.service, call.request, call.writer
     text = request.parameter("level", "1")
     if text not in {"0", "1", "2"}:
         raise _bad_query("level", "Input should be a valid integer from 0 to 2", text)
@@ -22,21 +23,24 @@ async def sleep(service: Service, request: Request, writer: Writer) -> None:
     writer.json(200, {"status": "sleeping", "level": int(text)})
 
 
-async def wake_up(service: Service, request: Request, writer: Writer) -> None:
+async def wake_up(call: Call) -> None:
     """POST /wake_up[?tags=weights&tags=kv_cache]: 500 when it does not fit."""
+    service, request, writer = call.service, call.request, call.writer
     tags = request.values("tags") or None
-    service.log.info("api_router.py:56", f"wake up the engine with tags: {tags}")
+    service.log.note("api_router.py:56", f"wake up the engine with tags: {tags}")
     awake = await service.engine.call("wake_up", tags=tags)
     writer.json(200, {"status": "awake" if awake else "sleeping", "tags": tags})
 
 
-async def is_sleeping(service: Service, request: Request, writer: Writer) -> None:
+async def is_sleeping(call: Call) -> None:
     """GET /is_sleeping."""
+    service, writer = call.service, call.writer
     writer.json(200, {"is_sleeping": await service.engine.call("is_sleeping")})
 
 
-async def collective_rpc(service: Service, request: Request, writer: Writer) -> None:
+async def collective_rpc(call: Call) -> None:
     """POST /collective_rpc {"method": "reload_weights"}."""
+    service, request, writer = call.service, call.request, call.writer
     body = _object(request)
     method = body.get("method")
     if method is None:
@@ -45,47 +49,54 @@ async def collective_rpc(service: Service, request: Request, writer: Writer) -> 
     writer.json(200, {"results": [None] * service.options.tensor_parallel_size})
 
 
-async def reset_prefix_cache(service: Service, request: Request, writer: Writer) -> None:
+async def reset_prefix_cache(call: Call) -> None:
     """POST /reset_prefix_cache."""
-    service.log.info("api_router.py:41", "Resetting prefix cache...")
+    service, writer = call.service, call.writer
+    service.log.note("api_router.py:41", "Resetting prefix cache...")
     writer.json(200, {"success": True})
 
 
-async def pause(service: Service, request: Request, writer: Writer) -> None:
+async def pause(call: Call) -> None:
     """POST /pause?mode=abort|wait|keep."""
+    service, request, writer = call.service, call.request, call.writer
     await service.engine.call("pause", mode=_mode(request))
     writer.json(200, {"status": "paused"})
 
 
-async def resume(service: Service, request: Request, writer: Writer) -> None:
+async def resume(call: Call) -> None:
     """POST /resume."""
+    service, writer = call.service, call.writer
     await service.engine.call("resume")
     writer.json(200, {"status": "resumed"})
 
 
-async def is_paused(service: Service, request: Request, writer: Writer) -> None:
+async def is_paused(call: Call) -> None:
     """GET /is_paused."""
+    service, writer = call.service, call.writer
     writer.json(200, {"is_paused": await service.engine.call("is_paused")})
 
 
-async def abort_requests(service: Service, request: Request, writer: Writer) -> None:
+async def abort_requests(call: Call) -> None:
     """POST /abort_requests {}: everything that is under way."""
+    service, request, writer = call.service, call.request, call.writer
     _object(request)
     writer.json(200, {"status": "aborted", "aborted": service.engine.abort_all()})
 
 
-async def server_info(service: Service, request: Request, writer: Writer) -> None:
+async def server_info(call: Call) -> None:
     """GET /server_info."""
+    service, writer = call.service, call.writer
     config = f"model='{service.options.model}', max_seq_len={service.options.max_model_len}"
     writer.json(200, {"vllm_config": config, "vllm_env": {}, "system_env": {"vllm_version": VERSION}})
 
 
-async def set_fault(service: Service, request: Request, writer: Writer) -> None:
+async def set_fault(call: Call) -> None:
     """POST /sim/fault {"fault": "NAME:VALUE"} turns a fault on; DELETE ends all."""
+    service, request, writer = call.service, call.request, call.writer
     texts: list[str] = []
     if request.method == "POST":
         given = _object(request).get("fault")
-        texts = [given] if isinstance(given, str) else [str(item) for item in cast("list[object]", given or [])]
+        texts = [given] if isinstance(given, str) else [str(item) for item in as_list(given) or ()]
         try:
             faults = parse_faults(texts)
         except ValueError as error:
@@ -96,11 +107,6 @@ async def set_fault(service: Service, request: Request, writer: Writer) -> None:
     await service.engine.call("fault", texts=texts)
     service.ignore_term(faults.ignore_term)
     writer.json(200, {"faults": texts})
-
-
-def call_failed(error: EngineCallError | EngineDeadError) -> errors.ApiError:
-    """500 for a call that the core refused or died of."""
-    return errors.internal(str(error))
 
 
 def _mode(request: Request) -> str:
@@ -120,6 +126,7 @@ def _object(request: Request) -> Body:
         body: Any = json.loads(request.body)
     except ValueError as error:
         raise errors.http_error(400, f"JSON decode error: {error}") from None
-    if not isinstance(body, dict):
+    found = as_object(body)
+    if found is None:
         raise errors.http_error(400, "Request body must be a JSON object")
-    return cast("Body", body)
+    return found

@@ -1,11 +1,13 @@
 """Errors in the shapes that vLLM answers with."""
 
+import contextlib
+from collections.abc import Generator
 from http import HTTPStatus
 from typing import Any
 
 
 class ApiError(Exception):
-    """An answer other than 200, in OpenAI's shape."""
+    """An answer other than 200, in OpenAI's shape, or in Anthropic's."""
 
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -14,9 +16,13 @@ class ApiError(Exception):
         self.kind = kind
         self.param = param
 
+        self.anthropic = False
+
     @property
     def body(self) -> dict[str, Any]:
         """The JSON body."""
+        if self.anthropic:
+            return {"type": "error", "error": {"type": self.kind, "message": self.message}}
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
 
 
@@ -47,3 +53,13 @@ def internal(message: str) -> ApiError:
 def http_error(status: int, message: str) -> ApiError:
     """What a route raises by itself."""
     return ApiError(status, message, HTTPStatus(status).phrase)
+
+
+@contextlib.contextmanager
+def anthropic_shape() -> Generator[None]:
+    """What fails in here is answered in Anthropic's shape (vLLM's validation of a body is not)."""
+    try:
+        yield
+    except ApiError as error:
+        error.anthropic = True
+        raise

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from vllm_mm.sim.core import fork_core, hang
 from vllm_mm.sim.loading import Enter, Info, ready_steps, server_steps
@@ -28,10 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
     log = Log("APIServer")
     faults = options.profile.fault
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, _swallow)
     for step in server_steps(options):
         if isinstance(step, Info):
-            log.info(step.where, step.message)
+            log.note(step.where, step.message)
         elif isinstance(step, Enter):
             if faults.hang_at == step.phase:
                 hang()
@@ -47,11 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (code := _wait_for_core(options, log, pid, line)) is not None:
         return code
     for info in ready_steps(options):
-        log.info(info.where, info.message)
+        log.note(info.where, info.message)
     # Only now: the core does without asyncio, and the imports take longer than everything else.
     from vllm_mm.sim.server import serve  # noqa: PLC0415
 
     return serve(options, log, listener, pid, line)
+
+
+def _swallow(_signal: int, _frame: FrameType | None) -> None:
+    """TERM during the load does nothing."""
 
 
 def _bind(options: Options) -> socket.socket:

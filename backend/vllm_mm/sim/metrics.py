@@ -90,45 +90,44 @@ class Metrics:
         labels = f'engine="0",model_name="{escaped}"'
         out: list[str] = []
 
-        def add(name: str, kind: str, text: str, value: float, more: str = "") -> None:
-            if not out or not any(line == f"# TYPE vllm:{name.removesuffix('_total')} {kind}" for line in out):
-                family = f"vllm:{name}"
-                out.append(f"# HELP {family} {text}")
-                out.append(f"# TYPE {family} {kind}")
-            out.append(f"vllm:{name}{{{labels}{more}}} {float(value)}")
+        def add(name: str, kind: str, text: str, *samples: str) -> None:
+            out.extend((f"# HELP vllm:{name} {text}", f"# TYPE vllm:{name} {kind}", *samples))
 
-        add("num_requests_running", "gauge", "Number of requests in model execution batches.", stats.running)
-        add("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", stats.waiting)
-        add("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", stats.kv_usage)
-        out.append(
-            "# HELP vllm:engine_sleep_state Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake."
-        )
-        out.append("# TYPE vllm:engine_sleep_state gauge")
-        for level, state in enumerate(_SLEEP_STATES):
-            out.append(f'vllm:engine_sleep_state{{{labels},sleep_state="{state}"}} {float(level == stats.sleep_level)}')
-        add("prompt_tokens_total", "counter", "Number of prefill tokens processed.", self.prompt_tokens)
-        add("generation_tokens_total", "counter", "Number of generation tokens processed.", self.generation_tokens)
+        def one(name: str, kind: str, text: str, value: float) -> None:
+            add(name, kind, text, f"vllm:{name}{{{labels}}} {float(value)}")
+
+        one("num_requests_running", "gauge", "Number of requests in model execution batches.", stats.running)
+        one("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", stats.waiting)
+        one("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", stats.kv_usage)
         add(
-            "prefix_cache_queries_total",
-            "counter",
-            "Prefix cache queries, in terms of number of queried tokens.",
-            self.prefix_cache_queries,
+            "engine_sleep_state",
+            "gauge",
+            "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
+            "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
+            *(
+                f'vllm:engine_sleep_state{{{labels},sleep_state="{state}"}} {float(level == stats.sleep_level)}'
+                for level, state in enumerate(_SLEEP_STATES)
+            ),
         )
-        add("prefix_cache_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens.", 0)
-        add("num_preemptions_total", "counter", "Cumulative number of preemption from the engine.", stats.preemptions)
-        out.append("# HELP vllm:request_success_total Count of successfully processed requests.")
-        out.append("# TYPE vllm:request_success_total counter")
-        for reason in ("stop", "length", "abort", "error"):
-            out.append(
+        one("prompt_tokens_total", "counter", "Number of prefill tokens processed.", self.prompt_tokens)
+        one("generation_tokens_total", "counter", "Number of generation tokens processed.", self.generation_tokens)
+        one("prefix_cache_queries_total", "counter", "Prefix cache queries, in tokens.", self.prefix_cache_queries)
+        one("prefix_cache_hits_total", "counter", "Prefix cache hits, in tokens.", 0)
+        one("num_preemptions_total", "counter", "Cumulative number of preemptions.", stats.preemptions)
+        add(
+            "request_success_total",
+            "counter",
+            "Count of successfully processed requests.",
+            *(
                 f'vllm:request_success_total{{{labels},finished_reason="{reason}"}} {float(self.success[reason])}'
-            )
+                for reason in ("stop", "length", "abort", "error")
+            ),
+        )
         for name, text, histogram in (
-            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.ttft),
-            ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", self.itl),
-            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self.e2e),
-            ("request_queue_time_seconds", "Histogram of time spent in WAITING phase for request.", Histogram()),
+            ("time_to_first_token_seconds", "Time to first token.", self.ttft),
+            ("inter_token_latency_seconds", "Inter-token latency.", self.itl),
+            ("e2e_request_latency_seconds", "End-to-end request latency.", self.e2e),
+            ("request_queue_time_seconds", "Time spent waiting.", Histogram()),
         ):
-            out.append(f"# HELP vllm:{name} {text}")
-            out.append(f"# TYPE vllm:{name} histogram")
-            out += histogram.lines(f"vllm:{name}", labels)
+            add(name, "histogram", text, *histogram.lines(f"vllm:{name}", labels))
         return "\n".join(out) + "\n"

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import time
 
 from vllm_mm.sim.app import App
 from vllm_mm.sim.client import Engine
@@ -20,7 +21,10 @@ _KILL_CORE_AFTER = 5.0
 
 def serve(options: Options, log: Log, listener: socket.socket, core: int, line: socket.socket) -> int:
     """Until the end of the process; returns the exit code, which is 0 in every case."""
-    return asyncio.run(_Server(options, log, listener, core, line).run())
+    code = asyncio.run(_Server(options, log, listener, core, line).run())
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(core, 0)
+    return code
 
 
 class _Server:
@@ -31,14 +35,13 @@ class _Server:
         self._core = core
         self._line = line
         self._stop = asyncio.Event()
-        self._core_gone = asyncio.Event()
         self._idle = asyncio.Event()
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         self._ignore_term(self._options.profile.fault.ignore_term)
         loop.add_signal_handler(signal.SIGINT, self._on_term)
-        engine = await Engine.connect(self._line, self._core_gone.set)
+        engine = await Engine.connect(self._line)
         service = Service(
             self._options, self._log, engine, self._options.profile.fault, self._stop.set, self._ignore_term
         )
@@ -60,50 +63,40 @@ class _Server:
         await self._idle.wait()
         self._log.server("Waiting for application shutdown.")
         self._log.server("Application shutdown complete.")
-        self._reap()
         return 0
 
     def _on_term(self) -> None:
         if not self._stop.is_set():
-            self._log.info("launcher.py:250", "[shutdown] API server: shutdown triggered")
+            self._log.note("launcher.py:250", "[shutdown] API server: shutdown triggered")
             self._stop.set()
 
     def _ignore_term(self, ignore: bool) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, (lambda: None) if ignore else self._on_term)
 
     async def _watch(self, engine: Engine) -> None:
-        """Looks for a dead core now and then, as vLLM's watchdog does."""
-        while not engine.dead:
-            await asyncio.sleep(self._options.profile.watchdog)
-        self._log.error("core_client.py:700", "Engine core proc EngineCore died unexpectedly, shutting down client.")
+        """Notices a dead core at the next of its looks, as vLLM's watchdog does."""
+        period = self._options.profile.watchdog
+        begun = time.monotonic()
+        await engine.gone.wait()
+        if period > 0:
+            await asyncio.sleep(period - (time.monotonic() - begun) % period)
+        self._log.alarm("core_client.py:700", "Engine core proc EngineCore died unexpectedly, shutting down client.")
         self._stop.set()
 
     async def _stop_core(self, engine: Engine) -> None:
         timeout = self._options.shutdown_timeout
         mode = "drain" if timeout else "abort"
-        self._log.info(
+        self._log.note(
             "launcher.py:267", f"[shutdown] API server: stopping engine client mode={mode} timeout={timeout:g}s"
         )
         if timeout:
-            engine.draining = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    while engine.in_flight:
-                        await asyncio.sleep(0.02)
+                await asyncio.wait_for(engine.drain(), timeout)
         engine.stopping = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._core, signal.SIGTERM)
             try:
-                async with asyncio.timeout(_KILL_CORE_AFTER):
-                    while not self._reap():
-                        await asyncio.sleep(0.005)
+                await asyncio.wait_for(engine.gone.wait(), _KILL_CORE_AFTER)
             except TimeoutError:
                 os.kill(self._core, signal.SIGKILL)
-        self._log.info("launcher.py:274", "[shutdown] API server: engine client stopped")
-
-    def _reap(self) -> bool:
-        """True when the core is no more."""
-        try:
-            return os.waitpid(self._core, os.WNOHANG)[0] != 0
-        except ChildProcessError:
-            return True
+        self._log.note("launcher.py:274", "[shutdown] API server: engine client stopped")

@@ -3,22 +3,22 @@
 import asyncio
 import json
 import math
+import os
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from vllm_mm.sim import errors
+from vllm_mm.sim.bodies import Body, as_list, as_object
 from vllm_mm.sim.client import Engine
 from vllm_mm.sim.faults import Faults
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.metrics import Metrics
 from vllm_mm.sim.options import Options
 from vllm_mm.sim.text import Answer, count_tokens, cut_at_stop
-from vllm_mm.sim.web import Request
+from vllm_mm.sim.web import Request, Writer
 
-Body = dict[str, Any]
 ABORT = "abort"
 """The finish reason of a request that /sleep, /pause or /abort_requests ended."""
 
@@ -53,7 +53,7 @@ class Limits:
     stop: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Service:
     """One engine's state in the API server."""
 
@@ -66,6 +66,10 @@ class Service:
     ignore_term: Callable[[bool], None]
     """Whether SIGTERM does nothing."""
     metrics: Metrics = field(default_factory=Metrics)
+    responses: dict[str, Body] = field(default_factory=dict[str, Body])
+    """The store of /v1/responses, while `response_store` is on."""
+    background: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    """Responses that are made without a client waiting."""
     load: int = 0
     """Requests that use the engine now (/load)."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -93,9 +97,10 @@ class Service:
             raise errors.ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{error.pos}") from None
         except UnicodeDecodeError:
             raise errors.http_error(400, "There was an error parsing the body") from None
-        if not isinstance(content, dict):
+        body = as_object(content)
+        if body is None:
             raise errors.invalid("", "Input should be a valid dictionary", kind="model_attributes_type")
-        return cast("Body", content)
+        return body
 
     def check_model(self, body: Mapping[str, Any], *, required: bool = False) -> None:
         """Raises ApiError for a model that is not served, or a name that is no text."""
@@ -109,7 +114,7 @@ class Service:
 
     def request_id(self, request: Request, prefix: str) -> str:
         """`X-Request-Id` with the prefix of the kind of answer, else a new one."""
-        return f"{prefix}-{request.headers.get('x-request-id') or uuid.uuid4().hex}"
+        return f"{prefix}-{request.headers.get('x-request-id') or new_id()}"
 
     def plan(self, prompt: str, limits: Limits, *, field_name: str = "max_tokens") -> Plan:
         """How the answer to a prompt will come out. Raises ApiError when it does not fit the model's length."""
@@ -173,6 +178,21 @@ class Service:
         self.metrics.finished(reason, time.monotonic() - begun)
         return reason
 
+    async def take_in(self, tokens: int) -> None:
+        """A pooling request: prefill and nothing more. Raises EngineDeadError."""
+        begun = time.monotonic()
+        self.load += 1
+        self.metrics.prompt_tokens += tokens
+        try:
+            generation = self.engine.submit(tokens, 1, lambda _count, _last: None)
+            try:
+                await generation.done
+            finally:
+                self.engine.abort(generation)
+        finally:
+            self.load -= 1
+        self.metrics.finished("stop", time.monotonic() - begun)
+
     async def collect(self, plan: Plan) -> tuple[str, int, str]:
         """Generate to the end: text, tokens, finish reason."""
         count = 0
@@ -183,6 +203,20 @@ class Service:
 
         reason = await self.run(plan, on_piece)
         return plan.piece(0, count), count, reason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """One request to one engine, for the route that answers it."""
+
+    service: Service
+    request: Request
+    writer: Writer
+
+
+def new_id() -> str:
+    """32 hex digits."""
+    return os.urandom(16).hex()
 
 
 def limits_of(body: Mapping[str, Any], *names: str) -> Limits:
@@ -199,7 +233,7 @@ def limits_of(body: Mapping[str, Any], *names: str) -> Limits:
         most = value
         break
     stop = body.get("stop") or body.get("stop_sequences") or ()
-    stops = (stop,) if isinstance(stop, str) else tuple(str(item) for item in cast("list[object]", stop))
+    stops = (stop,) if isinstance(stop, str) else tuple(str(item) for item in as_list(stop) or ())
     temperature = body.get("temperature")
     if temperature is not None and not isinstance(temperature, (int, float)):
         raise errors.invalid("temperature", "Input should be a valid number", temperature, "float_parsing")
@@ -221,41 +255,3 @@ def usage_of(prompt: int, completion: int | None) -> Body:
         "completion_tokens": completion or 0,
         "prompt_tokens_details": None,
     }
-
-
-def text_of(content: object) -> str:
-    """The text in a message's content: a text, or a list of parts."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(_part(part) for part in cast("list[object]", content))
-    return "" if content is None else json.dumps(content, sort_keys=True)
-
-
-def _part(part: object) -> str:
-    if not isinstance(part, dict):
-        return str(part)
-    fields = cast("Body", part)
-    text = fields.get("text")
-    return text if isinstance(text, str) else json.dumps(fields, sort_keys=True)
-
-
-def chat_prompt(messages: object, *, field_name: str = "messages") -> str:
-    """The messages in a chat template. Raises ApiError."""
-    if not isinstance(messages, list):
-        kind = "missing" if messages is None else "list_type"
-        raise errors.invalid(
-            field_name, "Field required" if messages is None else "Input should be a valid list", messages, kind
-        )
-    parts: list[str] = []
-    for message in cast("list[object]", messages):
-        if not isinstance(message, dict) or not isinstance(role := cast("Body", message).get("role"), str):
-            raise errors.invalid(field_name, "Input should be a valid message", message, "union_tag_not_found")
-        parts.append(f"<|{role}|>{text_of(cast('Body', message).get('content'))}\n")
-    return "".join([*parts, "<|assistant|>"])
-
-
-async def after(seconds: float) -> None:
-    """Let time pass."""
-    if seconds > 0:
-        await asyncio.sleep(seconds)

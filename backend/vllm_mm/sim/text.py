@@ -4,13 +4,14 @@ import hashlib
 import math
 from collections.abc import Sequence
 
-_WORDS = (
-    "the of and to in is that it was for on are as with they at be this from have or by one had not but what all were when "
-    "we there can an your which their said if do will each about how up out them then she many some so these would other into "
-    "has more her two like him see time could no make than first been its who now people my made over did down only way find "
-    "use may water long little very after words called just where most know get through back much before go good new write our "
-    "used me man too any day same right look think also around another came come work three must because does part"
-).split()
+_WORDS = """
+the of and to in is that it was for on are as with they at be this from have or by one had not but what all
+were when we there can an your which their said if do will each about how up out them then she many some so
+these would other into has more her two like him see time could no make than first been its who now people my
+made over did down only way find use may water long little very after words called just where most know get
+through back much before go good new write our used me man too any day same right look think also around
+another came come work three must because does part
+""".split()  # noqa: SIM905 - a list of literals would fill pages
 _MASK = 2**64 - 1
 _GARBAGE = "!"
 

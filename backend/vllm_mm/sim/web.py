@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import cast
 from urllib.parse import parse_qsl, unquote
 
 import httptools
@@ -161,8 +161,7 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._server.connections.add(self)
         if self._server.closing:
             transport.close()
@@ -180,7 +179,7 @@ class Connection(asyncio.Protocol):
                 )
                 self._transport.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._stay()
         self._transport = None
         self._pending.clear()
@@ -249,8 +248,3 @@ class Connection(asyncio.Protocol):
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-
-
-def parse_json(body: bytes) -> Any:
-    """Raises ValueError (json.JSONDecodeError, UnicodeDecodeError)."""
-    return json.loads(body)

@@ -1,0 +1,105 @@
+"""Anthropic's Messages: /v1/messages and /v1/messages/count_tokens."""
+
+from vllm_mm.sim import errors
+from vllm_mm.sim.bodies import Body, chat_prompt, text_of
+from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
+from vllm_mm.sim.service import ABORT, Call, Plan, limits_of
+from vllm_mm.sim.text import count_tokens
+from vllm_mm.sim.web import dump
+
+
+async def messages(call: Call) -> None:
+    """POST /v1/messages: `model` and `max_tokens` are required."""
+    service, writer = call.service, call.writer
+    body = service.body(call.request)
+    prompt = _prompt(body)
+    if "model" not in body:
+        raise errors.invalid("model", "Field required", kind="missing")
+    if body.get("max_tokens") is None:
+        raise errors.invalid("max_tokens", "Field required", kind="missing")
+    limits = limits_of(body, "max_tokens")
+    with errors.anthropic_shape():
+        service.check_model(body, required=True)
+        plan = service.plan(prompt, limits)
+    identity = service.request_id(call.request, "chatcmpl")
+    if body.get("stream"):
+        await _stream(call, plan, identity)
+        return
+    text, count, reason = await service.collect(plan)
+    writer.json(
+        200,
+        {
+            "id": identity,
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "text", "text": text}],
+            "model": service.name,
+            **_stop(plan, reason),
+            "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": count},
+        },
+    )
+
+
+async def count_tokens_route(call: Call) -> None:
+    """POST /v1/messages/count_tokens."""
+    body = call.service.body(call.request)
+    prompt = _prompt(body)
+    if "model" not in body:
+        raise errors.invalid("model", "Field required", kind="missing")
+    with errors.anthropic_shape():
+        call.service.check_model(body, required=True)
+    tokens = count_tokens(prompt)
+    call.writer.json(200, {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}})
+
+
+async def _stream(call: Call, plan: Plan, identity: str) -> None:
+    """Anthropic's events. There is no [DONE]; an error is an event of its own."""
+    service, writer = call.service, call.writer
+    counted = 0
+
+    def event(kind: str, **fields: object) -> None:
+        writer.write(b"event: %b\ndata: %b\n\n" % (kind.encode(), dump({"type": kind, **fields})))
+
+    def on_piece(start: int, end: int, _last: bool) -> None:
+        nonlocal counted
+        counted = end
+        if start == 0:
+            message: Body = {
+                "id": identity, "type": "message", "role": "assistant", "content": [], "model": service.name,
+                "stop_reason": None, "stop_sequence": None,
+                "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": 0},
+            }  # fmt: skip
+            event("message_start", message=message)
+            event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        if text := plan.piece(start, end):
+            event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+    writer.start()
+    try:
+        reason = await service.run(plan, on_piece)
+    except EngineDeadError:
+        event("error", error={"type": "internal_error", "message": ENGINE_DEAD})
+        writer.end()
+        return
+    if counted:
+        event("content_block_stop", index=0)
+    usage = {"input_tokens": plan.prompt_tokens, "output_tokens": counted}
+    event("message_delta", delta=_stop(plan, reason), usage=usage)
+    event("message_stop")
+    writer.end()
+
+
+def _stop(plan: Plan, reason: str) -> Body:
+    """Anthropic's words for the finish reason."""
+    if reason == ABORT:
+        return {"stop_reason": None, "stop_sequence": None}
+    if plan.stop_reason is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": plan.stop_reason}
+    return {"stop_reason": "max_tokens" if reason == "length" else "end_turn", "stop_sequence": None}
+
+
+def _prompt(body: Body) -> str:
+    """The system text and the messages in a chat template. Raises ApiError."""
+    system = body.get("system")
+    prompt = chat_prompt(body.get("messages"))
+    return f"<|system|>{text_of(system)}\n{prompt}" if system is not None else prompt
