@@ -90,6 +90,14 @@ _FAILURES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KnownFailure]]
             ),
         ),
         (
+            rf"on kv cache allocation is less than requested memory for kv \((-[\d.]+|0\.0)/{_N} GiB\)",
+            _failure(
+                "no_cache_blocks", "The engine may use {2} GiB of the host's memory, and the model alone takes more",
+                "Raise gpu-memory-utilization (on the CPU it is about host memory), or set VLLM_CPU_KVCACHE_SPACE.",
+                permanent=True,
+            ),
+        ),
+        (
             (rf"Available memory on node (\S+) \({_N}/{_N} GiB\) on (?:startup|kv cache allocation) is less than "
             rf"(?:desired CPU memory utilization|requested memory for kv) \((?:{_N}[,/] ?)?{_N} GiB\)"),
             _failure(
