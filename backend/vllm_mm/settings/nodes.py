@@ -134,7 +134,9 @@ class Reader:
             mark = e.problem_mark or e.context_mark
             where = Origin(self.name, mark.line + 1, mark.column + 1) if mark else Origin(self.name)
             context = f" ({e.context})" if e.context else ""
-            self._problem(f"this is not YAML: {e.problem or 'unreadable'}{context}", where)
+            line = text.splitlines()[mark.line : mark.line + 1] if mark else []
+            hint = "; put `${env...}` in quotes inside of braces" if any("${" in part for part in line) else ""
+            self._problem(f"this is not YAML: {e.problem or 'unreadable'}{context}{hint}", where)
             return None
         except (yaml.YAMLError, RecursionError) as e:
             self._problem(f"this is not YAML: {' '.join(str(e).split()) or 'nested too deeply'}", Origin(self.name))
