@@ -296,7 +296,7 @@ async def world(
         control=lambda address, _timeout: FakeControl(it, address),  # type: ignore[arg-type,return-value]
     )
     here = Path("/nonexistent")
-    places = Places("owner", here / "run", here / "logs", here / "cache", here / "sim", "python")
+    places = Places("owner", here / "run", here / "logs", here / "cache", here / "sim", "python", {})
     policy = policy or Policy()
     it.manager = ProcessManager(Catalog(specs), tools, policy, places)
     it.queue = InferenceQueue(it.manager, it.clock, policy)
