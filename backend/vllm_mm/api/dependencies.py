@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from fastapi import Depends, Query, Request
 
@@ -15,6 +15,7 @@ from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
+from vllm_mm.gateway.identity import Keyring
 from vllm_mm.settings import Settings
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
@@ -23,18 +24,6 @@ from vllm_mm.store.usage import Ledger
 
 WAIT_MAX = 600.0
 """The longest `?wait=`, in seconds."""
-
-
-class Identity(Protocol):
-    """Who sent a request."""
-
-    def authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> Key:
-        """Raises Unauthorized."""
-        ...
-
-
-async def _nothing() -> None:
-    """For when nobody keeps a copy of the keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +37,13 @@ class Services:
     launches: Launches
     ledger: Ledger
     keys: Keys
-    identity: Identity
+    keyring: Keyring
     settings: Settings
     clock: Clock
     version: str
     started_at: float
     """Unix time."""
     metrics: Metrics
-    keys_changed: Callable[[], Awaitable[None]] = _nothing
-    """Called after a key was made or revoked: whoever keeps keys in memory reads them again."""
     checks: Sequence[Callable[[], str | None]] = ()
     """More reasons for `/ready`: each says what is wrong, or None."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,7 +57,11 @@ def services(request: Request) -> Services:
 
 def caller(request: Request) -> Key:
     """Whose request it is. Raises Unauthorized."""
-    return services(request).identity.authenticate(request.scope["headers"])
+    authorization, api_key = (request.headers.get(name) for name in ("authorization", "x-api-key"))
+    return services(request).keyring.identify(
+        authorization.encode("latin-1") if authorization is not None else None,
+        api_key.encode("latin-1") if api_key is not None else None,
+    )
 
 
 def require(key: Key, scope: Scope) -> Key:

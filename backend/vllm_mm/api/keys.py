@@ -28,7 +28,7 @@ async def create_key(the: The, key: Admin, body: KeyIn) -> NewKeyOut:
     made, secret = await the.keys.create(
         body.name, body.scopes, models=body.models, expires_at=now + body.expires_in if body.expires_in else None
     )
-    await the.keys_changed()
+    the.keyring.replace(await the.keys.all())
     the.journal.emit(
         "key.created", cause=cause(key), data={"id": made.id, "name": made.name, "scopes": sorted(made.scopes)}
     )
@@ -41,7 +41,7 @@ async def revoke_key(the: The, key: Admin, id: str) -> KeyOut:  # noqa: A002  # 
     revoked = await the.keys.revoke(id)
     if revoked is None:
         raise HTTPException(404, f"There is no key with the id {id!r}. GET /api/keys lists them.")
-    await the.keys_changed()
+    the.keyring.replace(await the.keys.all())
     the.journal.emit("key.revoked", cause=cause(key), data={"id": revoked.id, "name": revoked.name})
     return _shown(revoked, the.clock.wall())
 

@@ -1,0 +1,148 @@
+"""The admin API over a whole engine layer with fakes for processes only: real manager, queue, database and journal."""
+
+import asyncio
+import contextlib
+import socket
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from fakes_engine import World, world
+from vllm_mm.api.app import create_app
+from vllm_mm.api.dependencies import Services
+from vllm_mm.api.metrics import Metrics
+from vllm_mm.clock import Clock, RealClock
+from vllm_mm.control.declarations import Declarations
+from vllm_mm.domain.keys import Key, Scope, digest
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.gateway.identity import Keyring
+from vllm_mm.settings import Settings, load
+from vllm_mm.store import migrate
+from vllm_mm.store.database import Database
+from vllm_mm.store.journal import Journal
+from vllm_mm.store.keys import Keys
+from vllm_mm.store.launches import Launches
+from vllm_mm.store.models import Models
+from vllm_mm.store.usage import Ledger
+
+ADMIN, OPERATE, READ, INFER = "mm-admin", "mm-operate", "mm-read", "mm-infer"
+
+
+SCOPES = {ADMIN: Scope.ADMIN, OPERATE: Scope.OPERATE, READ: Scope.READ, INFER: Scope.INFER}
+
+
+def keyring() -> Keyring:
+    """Four keys, one for each scope, named after it."""
+    made = Keyring(RealClock())
+    made.replace(
+        Key(f"key_{scope}", f"ada-{scope}", digest(secret), frozenset({scope})) for secret, scope in SCOPES.items()
+    )
+    return made
+
+
+@dataclass
+class Admin:
+    """The API and what it works on."""
+
+    world: World
+    services: Services
+    database: Database
+    app: FastAPI
+    client: httpx.AsyncClient
+    """With the administrator's key."""
+
+    def as_(self, secret: str | None) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://mm", headers=headers)
+
+
+def settings(tmp: Path, **changes: Any) -> Settings:
+    """Those of a fresh directory."""
+    return load(overrides={"paths.data_dir": str(tmp / "data"), **changes}, cwd=tmp)
+
+
+_BLANK: list[bytes] = []
+
+
+async def blank_database(tmp: Path) -> bytes:
+    """A migrated database without rows; the migration runs once in a test run."""
+    if not _BLANK:
+        path = tmp / "blank.db"
+        await migrate.upgrade(f"sqlite+aiosqlite:///{path}", None)
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        _BLANK.append(path.read_bytes())
+    return _BLANK[0]
+
+
+@contextlib.asynccontextmanager
+async def admin(
+    tmp: Path, *specs: ModelSpec, engines: Mapping[str, Any] | None = None, clock: Clock | None = None, **changes: Any
+) -> AsyncIterator[Admin]:
+    """`engines`: what `fakes_engine.world` takes; `changes`: settings by dotted key."""
+    configured = settings(tmp, **changes)
+    configured.paths.data_dir.mkdir()
+    (configured.paths.data_dir / "state.db").write_bytes(await blank_database(tmp))
+    database = Database(configured.database_url)
+    journal = await Journal.open(database, RealClock())
+    async with world(*specs, **(engines or {})) as it:
+        # The fakes' journal remembers; the real one tells the API.
+        remembered = it.journal.emit
+
+        def emit(kind: str, **rest: Any) -> Any:
+            remembered(kind, **rest)
+            return journal.emit(kind, **rest)
+
+        it.journal.emit = emit  # type: ignore[method-assign]
+        services = Services(
+            manager=it.manager,
+            queue=it.queue,
+            declarations=Declarations(it.manager, it.queue, Models(database), configured, RealClock()),
+            journal=journal,
+            launches=Launches(database, RealClock()),
+            ledger=Ledger(database),
+            keys=Keys(database, RealClock()),
+            keyring=keyring(),
+            settings=configured,
+            clock=clock or it.clock,
+            version="1.2.3",
+            started_at=RealClock().wall(),
+            metrics=Metrics(it.manager, it.queue, "1.2.3"),
+        )
+        app = create_app(services)
+        following = asyncio.get_running_loop().create_task(services.metrics.follow(journal))
+        made = Admin(it, services, database, app, httpx.AsyncClient())
+        try:
+            async with made.as_(ADMIN) as client:
+                made.client = client
+                yield made
+        finally:
+            following.cancel()
+            await journal.close()
+            await database.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    """The application on a real socket, for what streams; gives its URL."""
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        task = asyncio.get_running_loop().create_task(server.serve(sockets=[sock]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        try:
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task

@@ -1,0 +1,137 @@
+"""Who may do what, and how refusals look."""
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from admin_rig import ADMIN, INFER, OPERATE, READ, Admin
+
+READERS, OPERATORS, ADMINS = {READ, OPERATE, ADMIN}, {OPERATE, ADMIN}, {ADMIN}
+EVERYBODY = {READ, OPERATE, ADMIN, INFER, None}
+TABLE: dict[tuple[str, str], set[str | None]] = {
+    ("GET", "/health"): EVERYBODY,
+    ("GET", "/ready"): EVERYBODY,
+    ("GET", "/metrics"): EVERYBODY,
+    ("GET", "/api/models"): READERS,
+    ("POST", "/api/models"): ADMINS,
+    ("GET", "/api/models/{id:path}"): READERS,
+    ("PUT", "/api/models/{id:path}"): ADMINS,
+    ("PATCH", "/api/models/{id:path}"): ADMINS,
+    ("DELETE", "/api/models/{id:path}"): ADMINS,
+    ("GET", "/api/models/{id:path}/logs"): READERS,
+    ("GET", "/api/models/{id:path}/history"): READERS,
+    **{
+        ("POST", f"/api/models/{{id:path}}/{act}"): OPERATORS
+        for act in ("start", "stop", "restart", "sleep", "wake", "drain", "undrain", "pin", "unpin", "reset")
+    },
+    ("GET", "/api/instances"): READERS,
+    ("GET", "/api/devices"): READERS,
+    ("GET", "/api/queue"): READERS,
+    ("GET", "/api/plan"): READERS,
+    ("GET", "/api/status"): READERS,
+    ("GET", "/api/requests"): READERS,
+    ("GET", "/api/events"): READERS,
+    ("GET", "/api/keys"): ADMINS,
+    ("POST", "/api/keys"): ADMINS,
+    ("DELETE", "/api/keys/{id}"): ADMINS,
+}
+
+
+def routes(api: Admin) -> set[tuple[str, str]]:
+    found = set[tuple[str, str]]()
+    pending = list(api.app.routes)
+    while pending:
+        route = pending.pop()
+        if isinstance(route, APIRoute):
+            found |= {(method, route.path) for method in route.methods}
+        pending += getattr(getattr(route, "original_router", None), "routes", [])
+    return found
+
+
+async def test_every_route_is_in_the_table(api: Admin) -> None:
+    """A new route has to say who may use it."""
+    assert routes(api) == set(TABLE)
+
+
+@pytest.mark.parametrize(("method", "path"), TABLE)
+async def test_scopes(api: Admin, method: str, path: str) -> None:
+    """401 without a key, 403 without the scope, and neither with it."""
+    url = path.replace("{id:path}", "nope/none").replace("{id}", "nope")
+    for secret in (None, INFER, READ, OPERATE, ADMIN, "mm-wrong"):
+        if path == "/api/events" and secret in READERS:
+            continue  # it does not end; tests/integration/test_admin_live.py reads it
+        async with api.as_(secret) as client:
+            answer = await client.request(method, url)
+        if secret in TABLE[method, path] or TABLE[method, path] is EVERYBODY:
+            assert answer.status_code not in {401, 403}, secret
+        else:
+            expected = 401 if secret in {None, "mm-wrong"} else 403
+            assert answer.status_code == expected, secret
+            assert_problem(answer, "invalid_api_key" if expected == 401 else "permission_denied")
+
+
+def assert_problem(answer: httpx.Response, code: str) -> None:
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == code
+    assert len(error["message"]) > 20
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/api/nothing", 404, "unknown_route"),
+        ("POST", "/api/status", 405, "method_not_allowed"),
+        ("GET", "/api/models/nope", 404, "model_not_found"),
+        ("GET", "/api/models//start", 404, "model_not_found"),
+        ("POST", "/api/models/a/start?wait=soon", 422, "invalid_request"),
+        ("POST", "/api/models/a/start?wait=601", 422, "invalid_request"),
+        ("GET", "/api/plan", 422, "invalid_request"),
+        ("POST", "/api/models/a/sleep", 409, "conflict"),
+    ],
+)
+async def test_refusals_have_our_shape(api: Admin, method: str, path: str, status: int, code: str) -> None:
+    """Whoever refuses, framework or domain: one form, a code for programs, a message for people."""
+    answer = await api.client.request(method, path)
+    assert answer.status_code == status, answer.text
+    assert_problem(answer, code)
+
+
+async def test_every_answer_has_a_request_id(api: Admin) -> None:
+    """The caller's own comes back; one that could forge a log line does not."""
+    assert (await api.client.get("/health", headers={"X-Request-Id": "abc"})).headers["x-request-id"] == "abc"
+    made = (await api.client.get("/api/nothing", headers={"X-Request-Id": "a b"})).headers["x-request-id"]
+    assert made.startswith("req_")
+
+
+async def test_an_error_of_ours_is_500_and_tells_nothing(api: Admin) -> None:
+    """Details are for the log."""
+
+    def broken() -> int:
+        raise RuntimeError("secret detail")
+
+    api.world.queue.oldest_age = broken  # type: ignore[method-assign]
+    transport = httpx.ASGITransport(api.app, raise_app_exceptions=False)
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://mm", headers=headers) as client:
+        answer = await client.get("/api/status")
+    assert answer.status_code == 500
+    assert_problem(answer, "internal_error")
+    assert "secret" not in answer.text
+
+
+async def test_x_api_key_is_as_good_as_a_bearer(api: Admin) -> None:
+    """Both headers name a key."""
+    async with api.as_(None) as client:
+        assert (await client.get("/api/status", headers={"x-api-key": READ})).status_code == 200
+
+
+async def test_the_documentation_lists_every_route_with_types(api: Admin) -> None:
+    """`/docs` works; operation ids are the routes' names, so that generated clients have good ones."""
+    assert (await api.client.get("/docs")).status_code == 200
+    document = (await api.client.get("/openapi.json")).json()
+    assert document["paths"]["/api/models/{id}/start"]["post"]["operationId"] == "start_model"
+    assert "InstanceOut" in document["components"]["schemas"]
+    body = document["paths"]["/api/models"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "engine" in str(body)
+    assert "$defs" not in str(document)

@@ -1,0 +1,157 @@
+"""`/api/models`: reading, acting, waiting."""
+
+import asyncio
+
+import pytest
+
+from admin_rig import Admin
+from fakes_engine import model
+
+QWEN = "/api/models/Qwen/Qwen2.5-7B"
+
+
+async def test_a_model_that_never_ran_has_its_spec_and_no_instance(api: Admin) -> None:
+    """`instance` is null until it runs; the spec, its source and its footprint are there."""
+    shown = (await api.client.get(QWEN)).json()
+    assert shown["id"] == "Qwen/Qwen2.5-7B"
+    assert shown["source"] == "file"
+    assert shown["aliases"] == ["gpt"]
+    assert shown["footprint"] == {"per_device": 20 * 1024**3, "source": "declared"}
+    assert shown["instance"] is None
+    assert [m["id"] for m in (await api.client.get("/api/models")).json()] == ["a", "Qwen/Qwen2.5-7B"]
+
+
+@pytest.mark.parametrize("path", [QWEN, "/api/models/Qwen%2FQwen2.5-7B", "/api/models/gpt"])
+async def test_ids_with_slashes_and_aliases_are_found(api: Admin, path: str) -> None:
+    """Plain, percent-encoded, or by another name."""
+    assert (await api.client.get(path)).json()["id"] == "Qwen/Qwen2.5-7B"
+
+
+async def test_start_answers_at_once_with_the_instance(api: Admin) -> None:
+    """202 before anything was launched; the cause is the key's name; the start then comes about."""
+    answer = await api.client.post(f"{QWEN}/start")
+    assert answer.status_code == 202
+    assert answer.json()["model"] == "Qwen/Qwen2.5-7B"
+    assert answer.json()["pending"] is True
+    await api.world.clock.advance(1.0)
+    shown = (await api.client.get(QWEN)).json()["instance"]
+    assert (shown["state"], shown["pending"], shown["devices"]) == ("ready", False, ["gpu0"])
+    started = next(e for e in api.world.journal.events if e.kind == "instance.starting")
+    assert started.cause == "operator ada-admin"
+
+
+async def test_wait_gives_the_settled_state(api: Admin) -> None:
+    """With `wait` the answer is 200 and READY, as soon as it is."""
+    waiting = asyncio.ensure_future(api.client.post("/api/models/a/start?wait=60"))
+    await api.world.clock.advance(1.0)
+    answer = await waiting
+    assert (answer.status_code, answer.json()["state"]) == (200, "ready")
+
+
+async def test_wait_that_runs_out_is_202(api: Admin) -> None:
+    """What is not settled by then is answered as it is."""
+    api.world.healthy_at_once = False
+    answer = await api.client.post("/api/models/a/start?wait=0")
+    assert answer.status_code == 202
+    assert answer.json()["pending"] is True
+
+
+async def test_wait_ends_with_a_failed_start(api: Admin) -> None:
+    """A failure is settled too; the reason is in the instance."""
+    api.world.launch_errors["a"] = FileNotFoundError(2, "no such program", "vllm")
+    waiting = asyncio.ensure_future(api.client.post("/api/models/a/start?wait=60"))
+    await api.world.clock.advance(1.0)
+    answer = await waiting
+    assert (answer.status_code, answer.json()["state"]) == (200, "failed")
+    assert "no such program" in answer.json()["reason"]
+
+
+@pytest.mark.parametrize(
+    ("acts", "state"),
+    [
+        (["start", "start"], "ready"),
+        (["start", "stop"], "stopped"),
+        (["start", "stop", "stop"], "stopped"),
+        (["stop"], "stopped"),
+        (["start", "drain"], "stopped"),
+        (["start", "drain", "drain"], "stopped"),
+        (["start", "restart"], "ready"),
+        (["start", "undrain"], "ready"),
+        (["start", "wake"], "ready"),
+        (["start", "pin", "pin"], "ready"),
+        (["unpin"], "stopped"),
+        (["reset"], "stopped"),
+    ],
+)
+async def test_acts_are_idempotent(api: Admin, acts: list[str], state: str) -> None:
+    """Each can be repeated; each is accepted and ends where it should."""
+    for act in acts:
+        answer = await api.client.post(f"/api/models/a/{act}")
+        assert answer.status_code == 202, answer.text
+        await api.world.clock.advance(2.0)
+    assert (await api.client.post("/api/models/a/unpin")).json()["state"] == state
+
+
+async def test_a_stop_with_force_cuts_what_runs(api: Admin) -> None:
+    """`force` does not wait for leases, a plain stop does."""
+    await api.world.ready("a")
+    async with api.world.manager.lease(api.world.ticket("a")):
+        assert (await api.client.post("/api/models/a/stop")).json()["state"] == "draining"
+        await api.world.clock.advance(1.0)
+        assert (await api.client.get("/api/models/a")).json()["instance"]["state"] == "draining"
+        await api.client.post("/api/models/a/stop?force=1")
+        await api.world.clock.advance(1.0)
+        assert (await api.client.get("/api/models/a")).json()["instance"]["state"] == "stopped"
+
+
+@pytest.mark.parametrize(("act", "told"), [("sleep", "cannot sleep"), ("wake", "not asleep"), ("undrain", "undrained")])
+async def test_a_conflicting_act_is_409_with_the_reason(api: Admin, act: str, told: str) -> None:
+    """The body is an error of ours that says what is going on."""
+    answer = await api.client.post(f"/api/models/a/{act}")
+    assert answer.status_code == 409
+    assert told in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] == "conflict"
+
+
+async def test_pins_are_shown_and_keep_the_model(api: Admin) -> None:
+    """A pinned model is no victim: the other one waits, and the reason says for what."""
+    await api.world.ready("a")
+    assert (await api.client.post("/api/models/a/pin")).json()["pinned"] is True
+    assert (await api.client.get("/api/models/a")).json()["pinned"] is True
+    await api.client.post("/api/models/a/unpin")
+    assert (await api.client.get("/api/models/a")).json()["pinned"] is False
+
+
+async def test_unknown_models_are_404_with_the_nearest_name(api: Admin) -> None:
+    """On every route under an id."""
+    for method, path in (
+        ("GET", "/api/models/gptt"),
+        ("POST", "/api/models/gptt/start"),
+        ("GET", "/api/models/gptt/logs"),
+    ):
+        answer = await api.client.request(method, path)
+        assert answer.status_code == 404, path
+        assert "`gpt`" in answer.json()["error"]["message"]
+
+
+async def test_secrets_in_the_environment_are_for_administrators(api: Admin) -> None:
+    """A key that may only read sees that there is one, not which."""
+    env = {"HF_TOKEN": "hf_x", "OPENAI_API_KEY": "sk-x", "OMP_NUM_THREADS": "2"}
+    api.world.manager.set_catalog(api.world.manager.catalog.with_spec(model("e", 1, env=env)))
+    assert (await api.client.get("/api/models/e")).json()["env"] == env
+    async with api.as_("mm-read") as reader:
+        seen = (await reader.get("/api/models/e")).json()["env"]
+    assert seen == {"HF_TOKEN": "********", "OPENAI_API_KEY": "********", "OMP_NUM_THREADS": "2"}
+
+
+async def test_history_lists_starts_latest_first(api: Admin) -> None:
+    """As the database has them."""
+    launches = api.services.launches
+    await launches.record_start("a", 1, 10.0, 12.5, {"spawn": 1.0, "weights": 1.5}, "ready", "")
+    await launches.record_start("a", 2, 20.0, None, {"spawn": 1.0}, "failed", "out of memory")
+    starts = (await api.client.get("/api/models/a/history")).json()["starts"]
+    assert [s["outcome"] for s in starts] == ["failed", "ready"]
+    assert starts[1] == {
+        "generation": 1, "started_at": 10.0, "ready_at": 12.5, "phases": {"spawn": 1.0, "weights": 1.5},
+        "outcome": "ready", "reason": "",
+    }  # fmt: skip
