@@ -1,0 +1,280 @@
+"""What goes in comes out: launches, footprints, starts, models, keys, and the ledger."""
+
+import asyncio
+import inspect
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeClock
+from vllm_mm.domain.keys import Scope, digest
+from vllm_mm.domain.launches import Address, LaunchRecord
+from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
+from vllm_mm.engine import ports
+from vllm_mm.settings import RetentionConfig
+from vllm_mm.store.database import Database
+from vllm_mm.store.journal import Journal
+from vllm_mm.store.keys import Keys
+from vllm_mm.store.launches import Launches
+from vllm_mm.store.models import Models
+from vllm_mm.store.retention import STARTS_KEPT, STEP, Retention
+from vllm_mm.store.usage import Filter, GroupBy, Ledger
+
+LAUNCH = LaunchRecord(
+    model="Qwen/Q", generation=3, token="t" * 32, pid=4_000_000, start_ticks=2**40, boot_id="b", address=Address("/s"),
+    workdir=Path("/w"), log=Path("/l"), fingerprint="f" * 16, device_bytes={"0": 2**36}, started_at=1.5,
+)  # fmt: skip
+REQUEST = RequestRecord(
+    id="req_1", at=86_400 * 20_000 + 5.0, route="/v1/chat/completions", model="a", asked="alias", key="key_1", stream=True,
+    outcome=Outcome.OK, status=200, error=None, queued_s=0.1, ttft_s=0.2, total_s=1.5, bytes_in=10, bytes_out=2**40,
+    usage=Usage(3, 4, 1), generation=2,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "implementation"), [(ports.LaunchStore, Launches), (ports.Journal, Journal)])
+def test_the_engines_protocols_are_met(protocol: type, implementation: type) -> None:
+    """The store cannot import the engine, so this holds its methods to the engine's protocol, argument by argument."""
+    for name, wanted in inspect.getmembers(protocol, inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        have = getattr(implementation, name)
+        assert inspect.iscoroutinefunction(have) == inspect.iscoroutinefunction(wanted), name
+        shapes = [
+            [(p.name, p.kind, p.default) for p in inspect.signature(f).parameters.values()] for f in (wanted, have)
+        ]
+        assert shapes[0] == shapes[1], name
+
+
+class TestLaunches:
+    async def test_a_launch_is_remembered_whole(self, database: Database) -> None:
+        """Everything that identifies a process, exactly; also from another connection after a crash."""
+        store = Launches(database, FakeClock())
+        other = replace(LAUNCH, model="b", address=Address(None, "127.0.0.1", 5), pid=0)
+        await store.save(LAUNCH)
+        await store.save(other)
+        assert await Launches(database, FakeClock()).all() == [LAUNCH, other]
+
+    async def test_one_row_for_each_model(self, database: Database) -> None:
+        """A later launch takes the place of the earlier one, and forgetting the earlier one leaves it alone."""
+        store = Launches(database, FakeClock())
+        await store.save(LAUNCH)
+        later = replace(LAUNCH, generation=4, token="u")
+        await store.save(later)
+        await store.forget(LAUNCH.model, 3)
+        assert await store.all() == [later]
+        await store.forget(LAUNCH.model, 4)
+        await store.forget(LAUNCH.model, 4)
+        assert await store.all() == []
+
+    async def test_footprints(self, database: Database) -> None:
+        """By fingerprint and device; the latest counts; sizes beyond 32 bits."""
+        store = Launches(database, FakeClock())
+        await store.learn("f", "0", 1, "estimated")
+        await store.learn("f", "0", 2**40, "measured")
+        await store.learn("f", "1", 5, "measured")
+        assert await store.footprints() == {("f", "0"): 2**40, ("f", "1"): 5}
+
+    async def test_load_times(self, database: Database) -> None:
+        """The median of recent good starts: one outlier, failures and old ones do not count."""
+        store = Launches(database, FakeClock())
+        for i in range(5):
+            await store.record_start("a", i, 0.0, 1000.0, {}, "ready", "")
+        for i, seconds in enumerate([10, 11, 12, 11, 10, 11, 500, 11, 11, 12]):
+            await store.record_start("a", 5 + i, 100.0, 100.0 + seconds, {"weights": 1.0}, "ready", "")
+        await store.record_start("a", 20, 100.0, None, {"weights": 2.5}, "failed", "out of memory")
+        await store.record_start("b", 1, 5.0, 7.5, {}, "ready", "")
+        await store.record_start("c", 1, 5.0, None, {}, "failed", "")
+        assert await store.load_times() == {"a": 11.0, "b": 2.5}
+        latest, before = await store.starts("a", limit=2)
+        assert (latest.generation, latest.ready_at, latest.phases, latest.outcome, latest.reason) == (
+            20, None, {"weights": 2.5}, "failed", "out of memory",
+        )  # fmt: skip
+        assert before.ready_at == 112.0
+
+
+class TestModels:
+    async def test_models(self, database: Database) -> None:
+        """Put, put again (the time of making stays), delete."""
+        store = Models(database)
+        await store.put("b", {"memory": "1GiB", "args": {"x": [1, None]}}, by="ada", now=1.0)
+        await store.put("a", {}, by="ada", now=2.0)
+        again = await store.put("b", {"memory": "2GiB"}, by="bob", now=3.0)
+        assert (again.created_at, again.updated_at, again.updated_by) == (1.0, 3.0, "bob")
+        stored = await store.all()
+        assert [(m.id, m.declaration) for m in stored] == [("b", {"memory": "2GiB"}), ("a", {})]
+        assert stored[0] == again
+        assert await store.delete("b")
+        assert not await store.delete("b")
+
+
+class TestKeys:
+    async def test_a_secret_is_seen_once(self, database: Database, tmp_path: Path) -> None:
+        """The answer has it; the database has its digest only."""
+        store = Keys(database, FakeClock())
+        key, secret = await store.create("ada", {Scope.INFER}, models={"b", "a"}, expires_at=5.0)
+        assert secret.startswith("mm-")
+        assert len(secret) >= 46
+        assert key.digest == digest(secret)
+        assert await store.all() == [key]
+        assert not any(secret.encode() in p.read_bytes() for p in tmp_path.iterdir())
+
+    async def test_no_models_is_not_all_models(self, database: Database) -> None:
+        """None stands for all; an empty set for none; both survive the database."""
+        store = Keys(database, FakeClock())
+        await store.create("all", {Scope.INFER})
+        await store.create("none", {Scope.INFER}, models=())
+        everything, nothing = sorted(await store.all(), key=lambda k: k.name)
+        assert everything.models is None
+        assert nothing.models == frozenset()
+
+    async def test_revoking(self, database: Database) -> None:
+        """At once and for ever; the first time stands; an unknown id is told."""
+        clock = FakeClock()
+        store = Keys(database, clock)
+        key, _ = await store.create("a", {Scope.READ})
+        revoked = await store.revoke(key.id)
+        assert revoked is not None
+        assert not revoked.active(clock.wall())
+        clock.time += 10
+        assert await store.revoke(key.id) == revoked
+        assert await store.all() == [revoked]
+        assert await store.revoke("key_nope") is None
+
+    async def test_the_first_start_makes_an_admin(self, database: Database) -> None:
+        """One secret, at one of two simultaneous starts, and never again, not even when the key was revoked."""
+        store = Keys(database, FakeClock())
+        given = await asyncio.gather(store.ensure_admin(), Keys(database, FakeClock()).ensure_admin())
+        secrets = [s for s in given if s is not None]
+        assert len(secrets) == 1
+        (key,) = await store.all()
+        assert key.digest == digest(secrets[0])
+        assert key.allows(Scope.ADMIN)
+        assert key.allows(Scope.INFER)
+        await store.revoke(key.id)
+        assert await store.ensure_admin() is None
+
+    async def test_no_admin_where_there_are_keys(self, database: Database) -> None:
+        """Somebody made a key on the machine before the first start: nothing is printed."""
+        store = Keys(database, FakeClock())
+        await store.create("own", {Scope.ADMIN})
+        assert await store.ensure_admin() is None
+
+
+class TestLedger:
+    async def test_a_request_comes_back_whole(self, database: Database) -> None:
+        """Every field, with and without the stages that were not reached."""
+        ledger = Ledger(database)
+        bare = replace(
+            REQUEST, id="req_2", model=None, asked=None, key=None, stream=False, outcome=Outcome.REFUSED, status=401,
+            error="no key", queued_s=None, ttft_s=None, usage=Usage(), generation=None,
+        )  # fmt: skip
+        await ledger.add([REQUEST, bare])
+        await ledger.add([])
+        assert await ledger.get("req_1") == REQUEST
+        assert await ledger.get("req_2") == bare
+        assert await ledger.get("req_3") is None
+
+    async def test_a_batch_may_be_written_twice(self, database: Database) -> None:
+        """One row for each request id, also when a batch whose fate was unknown is written again, and within a batch."""
+        ledger = Ledger(database)
+        await ledger.add([REQUEST, REQUEST])
+        await ledger.add([REQUEST, replace(REQUEST, id="req_2")])
+        assert [r.id for r in (await ledger.recent()).records] == ["req_2", "req_1"]
+
+    async def test_pages_do_not_shift(self, database: Database) -> None:
+        """Paging through while rows are added shows each row once."""
+        ledger = Ledger(database)
+        await ledger.add([replace(REQUEST, id=f"r{i}") for i in range(10)])
+        seen: list[str] = []
+        page = await ledger.recent(limit=4)
+        while True:
+            seen += [r.id for r in page.records]
+            if page.next is None:
+                break
+            await ledger.add([replace(REQUEST, id=f"new{len(seen)}")])
+            page = await ledger.recent(limit=4, before=page.next)
+        assert seen == [f"r{i}" for i in reversed(range(10))]
+
+    async def test_filters(self, database: Database) -> None:
+        """By model, key, outcome and time; `until` is not included."""
+        ledger = Ledger(database)
+        t = REQUEST.at
+        await ledger.add(
+            [
+                replace(REQUEST, id="1", model="a", key="k1", at=t),
+                replace(REQUEST, id="2", model="b", key="k1", at=t + 1),
+                replace(REQUEST, id="3", model="a", key="k2", at=t + 2, outcome=Outcome.CUT),
+            ]
+        )
+
+        async def ids(where: Filter) -> list[str]:
+            return sorted(r.id for r in (await ledger.recent(where)).records)
+
+        assert await ids(Filter(model="a")) == ["1", "3"]
+        assert await ids(Filter(key="k1")) == ["1", "2"]
+        assert await ids(Filter(outcome=Outcome.CUT)) == ["3"]
+        assert await ids(Filter(since=t + 1)) == ["2", "3"]
+        assert await ids(Filter(until=t + 1)) == ["1"]
+        assert await ids(Filter(model="a", key="k1", since=t, until=t + 9)) == ["1"]
+
+    async def test_sums(self, database: Database) -> None:
+        """By key, model and day in any mixture; unknown token counts count as nothing; days are UTC."""
+        ledger = Ledger(database)
+        await ledger.add(
+            [
+                replace(REQUEST, id="1", at=86_399.0, usage=Usage(1, 2, None)),
+                replace(REQUEST, id="2", at=86_400.0, usage=Usage(10, 20, 5)),
+                replace(REQUEST, id="3", at=86_401.0, model="b", outcome=Outcome.CUT, usage=Usage()),
+                replace(REQUEST, id="4", at=86_402.0, model=None, key=None, outcome=Outcome.REFUSED, usage=Usage()),
+            ]
+        )
+        (total,) = await ledger.aggregate([])
+        assert (total.requests, total.failed, total.prompt_tokens, total.completion_tokens, total.cached_tokens) == (
+            4,
+            2,
+            11,
+            22,
+            5,
+        )
+        assert total.total_s == pytest.approx(6.0)
+        days = await ledger.aggregate([GroupBy.DAY])
+        assert [(d.day, d.requests) for d in days] == [("1970-01-01", 1), ("1970-01-02", 3)]
+        models = await ledger.aggregate([GroupBy.MODEL, GroupBy.KEY, GroupBy.MODEL], Filter(since=86_400.0))
+        assert [(m.model, m.key, m.requests, m.failed) for m in models] == [(None, None, 1, 1), ("a", "key_1", 1, 0), ("b", "key_1", 1, 1)]  # fmt: skip
+        assert (await ledger.aggregate([], Filter(model="none")))[0].requests == 0
+
+
+class TestRetention:
+    async def test_old_rows_go(self, database: Database) -> None:
+        """By age and by count, in steps; what is young enough and few enough stays."""
+        clock = FakeClock()
+        now = clock.wall()
+        journal = await Journal.open(database, clock)
+        ledger = Ledger(database)
+        await ledger.add([replace(REQUEST, id=f"o{i}", at=now - 100) for i in range(STEP + 5)])
+        await ledger.add([replace(REQUEST, id=f"n{i}", at=now - 5) for i in range(20)])
+        config = RetentionConfig(events=50.0, max_events=None, requests=50.0, max_requests=15)
+        done = await Retention(database, journal, config, clock).prune()
+        assert done == {"events": 0, "requests": STEP + 5 + 5, "starts": 0}
+        assert [r.id for r in (await ledger.recent()).records] == [f"n{i}" for i in reversed(range(5, 20))]
+        keep = RetentionConfig(events=None, max_events=None, requests=None, max_requests=None)
+        assert await Retention(database, journal, keep, clock).prune() == {"events": 0, "requests": 0, "starts": 0}
+        await close(journal, clock)
+
+    async def test_the_history_of_starts_is_bounded(self, database: Database) -> None:
+        """The newest of each model stay."""
+        clock = FakeClock()
+        launches = Launches(database, clock)
+        journal = await Journal.open(database, clock)
+        for i in range(STARTS_KEPT + 3):
+            await launches.record_start("a", i, 1.0, 2.0, {}, "ready", "")
+        await launches.record_start("b", 1, 1.0, 2.0, {}, "ready", "")
+        assert (await Retention(database, journal, RetentionConfig(), clock).prune())["starts"] == 3
+        assert (await launches.starts("a", 500))[-1].generation == 3
+        assert len(await launches.starts("b")) == 1
+        await close(journal, clock)
+
+
+async def close(journal: Journal, clock: FakeClock) -> None:
+    await journal.close()
