@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
-from setproctitle import setproctitle
-
 from vllm_mm.sim import ledger
 from vllm_mm.sim.batch import Batch, Output, Sequence, Speed
 from vllm_mm.sim.loading import Enter, Info, Progress, Wait, core_steps, kv_tokens
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.memory import LoadError, Memory, check_max_model_len, ranks_of
 from vllm_mm.sim.options import Options
+from vllm_mm.sim.title import set_title
 
 _DROP_WEIGHTS = 0.02
 """Seconds that sleep at level 2 takes: nothing is copied."""
@@ -57,7 +56,7 @@ def fork_core(options: Options, listener: socket.socket) -> tuple[int, socket.so
 
 
 def _run(options: Options, line: socket.socket) -> int:
-    setproctitle("VLLM::EngineCore")
+    set_title("VLLM::EngineCore")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Until it is ready the core dies of SIGTERM, and the API server goes on waiting for it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN if options.profile.fault.ignore_term else signal.SIG_DFL)
@@ -95,7 +94,7 @@ def _fork_workers(options: Options, line: socket.socket) -> list[int]:
 
 def _work(rank: int, alive: int, linger: float) -> NoReturn:
     try:
-        setproctitle(f"VLLM::Worker_TP{rank}")
+        set_title(f"VLLM::Worker_TP{rank}")
         os.read(alive, 1)
         time.sleep(linger)
     finally:
