@@ -143,7 +143,7 @@ _FAILURES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KnownFailure]]
         ),
         (r"^[\w./ -]{1,80}: error: (.+)", _bad_argument),
         (
-            r"User-specified max_model_len \((\d+)\) is greater than the derived max_model_len \(\S*?=?([\d.]+)",
+            r"User-specified max_model_len \((\d+)\) is greater than the derived max_model_len \(\S*?=?(\d+)",
             _failure(
                 "bad_argument", "max-model-len {1} is more than the model was made for ({2})",
                 "Set max-model-len to {2} or less.", permanent=True,
