@@ -47,6 +47,11 @@ class Exchange(Protocol):
         """Resolved after `ResponseSink.end`; else UpstreamDied, or what `abort` was given."""
         ...
 
+    @property
+    def at_boundary(self) -> bool:
+        """False when a raw sink's last chunk is incomplete, so that nothing can be added to what it got."""
+        ...
+
     def pause(self) -> None:
         """Read no more from the engine: the client is slow."""
         ...

@@ -39,7 +39,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_carrier", "_chunked", "_complete", "_connection_options", "_eof", "_extra", "_headers", "_held",
-        "_in_body", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
+        "_in_body", "_in_chunk", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
         "_paused", "_previous", "_raw", "_relay", "_sink", "began", "idle_since", "started", "transport",
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._connection_options: bytes | None = None
         self._held = b""
         self._in_body = self._interim = self._complete = self._extra = False
-        self._chunked = False
+        self._chunked = self._in_chunk = False
         self._length: int | None = None
         self._mode = _NO_BODY
         self._left = 0
@@ -94,6 +94,13 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+    @property
+    def at_boundary(self) -> bool:
+        """The sink's bytes so far end between two chunks of the engine's framing (or there is none, or it was decoded)."""
+        if not self._raw or self._mode != _CHUNKED:
+            return True
+        return not self._in_chunk and self._previous[-2:] in {b"", b"\r\n"}
 
     def pause(self) -> None:
         if not self._paused and self.transport is not None and not self.transport.is_closing():
@@ -216,6 +223,12 @@ class Connection(asyncio.Protocol):
         sink = cast("ResponseSink", self._sink)
         self.started = True
         sink.head(status, headers, chunked=self._mode == _CHUNKED, length=self._length)
+
+    def on_chunk_header(self) -> None:
+        self._in_chunk = True
+
+    def on_chunk_complete(self) -> None:
+        self._in_chunk = False
 
     def on_message_complete(self) -> None:
         if self._interim:

@@ -29,6 +29,7 @@ class _Exchange:
     """One request under way, over one connection or, after a stale one, two."""
 
     __slots__ = (
+        "_boundary",
         "_channel",
         "_connection",
         "_dial",
@@ -48,9 +49,14 @@ class _Exchange:
         self._sink = sink
         self._connection: Connection | None = None
         self._dial: asyncio.Task[None] | None = None
+        self._boundary = True
         self._paused = self._retried = self._reused = self._sent = False
 
     # Exchange
+
+    @property
+    def at_boundary(self) -> bool:
+        return self._boundary if self._connection is None else self._connection.at_boundary
 
     def pause(self) -> None:
         self._paused = True
@@ -67,6 +73,7 @@ class _Exchange:
             return
         connection, self._connection = self._connection, None
         if connection is not None:
+            self._boundary = connection.at_boundary
             connection.let_go()
         if self._dial is not None:
             self._dial.cancel()
@@ -81,6 +88,7 @@ class _Exchange:
 
     def failed(self, connection: Connection, reason: str) -> None:
         self._connection = None
+        self._boundary = connection.at_boundary
         if not connection.began and not self._retried and (self._reused or self._request.method in _IDEMPOTENT):
             self._retried = True
             self.dial()

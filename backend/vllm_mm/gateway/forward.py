@@ -1,0 +1,264 @@
+"""One coroutine per request: who, what, lease, exchange, row. The lease and the accounting live and end inside it."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from vllm_mm.clock import Clock, Timer
+from vllm_mm.domain.errors import (
+    BadRequest,
+    Forbidden,
+    MMError,
+    NoRoom,
+    QueueFull,
+    RateLimited,
+    RequestCut,
+    ShuttingDown,
+    StartFailed,
+    StillLoading,
+    TornDown,
+    Unauthorized,
+    UnknownModel,
+    UnknownRoute,
+    UpstreamDied,
+    UpstreamTimeout,
+)
+from vllm_mm.domain.keys import Scope
+from vllm_mm.domain.scheduling import Ticket
+from vllm_mm.domain.specs import EngineKind, ModelSpec
+from vllm_mm.domain.usage import Outcome
+from vllm_mm.engine.exchange import UpstreamRequest
+from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
+from vllm_mm.gateway.identity import Keyring, require
+from vllm_mm.gateway.ledger import Recorder
+from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Rules
+from vllm_mm.gateway.progress import Comments
+from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
+from vllm_mm.gateway.rename import request_parts
+from vllm_mm.gateway.sniff import sniff
+
+log = logging.getLogger(__name__)
+
+_OUTCOMES: Final[Sequence[tuple[type[MMError], Outcome]]] = (
+    (BadRequest, Outcome.BAD_REQUEST),
+    (Unauthorized, Outcome.REFUSED),
+    (Forbidden, Outcome.REFUSED),
+    (UnknownModel, Outcome.REFUSED),
+    (UnknownRoute, Outcome.REFUSED),
+    (RateLimited, Outcome.REFUSED),
+    (QueueFull, Outcome.QUEUE_FULL),
+    (StillLoading, Outcome.WAIT_EXPIRED),
+    (StartFailed, Outcome.START_FAILED),
+    (NoRoom, Outcome.START_FAILED),
+    (TornDown, Outcome.TORN_DOWN),
+    (ShuttingDown, Outcome.SHUTDOWN),
+    (UpstreamDied, Outcome.UPSTREAM_DIED),
+    (UpstreamTimeout, Outcome.TIMEOUT),
+    (RequestCut, Outcome.CUT),
+)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), Outcome.INTERNAL)
+
+
+class Gateway:
+    """The data plane behind the protocol: `serve` is called once per request, by whoever holds the connection."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        keys: Keyring,
+        recorder: Recorder,
+        explain: Explain,
+        clock: Clock,
+        rules: Rules | None = None,
+    ) -> None:
+        self.leases: Final = leases
+        self.keys: Final = keys
+        self.rules: Final = rules or Rules()
+        self.clock: Final = clock
+        self._now = clock.now
+        self._recorder = recorder
+        self._explain = explain
+        self._names = Names()
+        self._running: dict[str, Relay] = {}
+        self._sweep: Timer | None = None
+
+    @property
+    def running(self) -> Sequence[Relay]:
+        """Requests under way, oldest first."""
+        return tuple(self._running.values())
+
+    def cancel(self, request_id: str, cause: str) -> bool:
+        """End a request by its id (the client's or ours). False when there is none."""
+        found = [r for r in self._running.values() if request_id in {r.id, r.row_id, r.own_id}]
+        for relay in found:
+            self._stop(relay, RequestCut(f"The request was cancelled by {cause}."))
+        return bool(found)
+
+    def new_id(self, headers: Headers) -> str:
+        """The id of an answer that is not a model's: the client's own if it gave a harmless one."""
+        return self._names.given(read_head(headers).request_id) or self._names.new()
+
+    def admits(self, headers: Headers) -> bool:
+        """Whether somebody with a good key asks: only then is a large body taken in."""
+        head = read_head(headers)
+        try:
+            self.keys.identify(head.authorization, head.api_key)
+        except Unauthorized:
+            return False
+        return True
+
+    async def serve(self, call: Call, client: Client) -> None:
+        """Answer one request, whatever happens, and leave exactly one row about it."""
+        relay = Relay(call, client, self._names.new(), self._now)
+        self._running[relay.own_id] = relay
+        if self._sweep is None:
+            self._sweep = self.clock.call_at(self._now() + 1.0, self._overdue)
+        try:
+            if client.gone:
+                self._gone(relay)
+            else:
+                await self._forward(relay)
+        except asyncio.CancelledError:
+            if self._cancelled(relay):
+                raise
+        except MMError as error:
+            self._failed(relay, error)
+        except Exception as error:
+            log.exception("request %s failed", relay.id)
+            self._failed(relay, error)
+        finally:
+            client.bind(None)
+            del self._running[relay.own_id]
+            self._recorder.record(relay.row(self._now()))
+
+    # The stages
+
+    async def _forward(self, relay: Relay) -> None:
+        call = relay.call
+        head = read_head(call.headers)
+        given = self._names.given(head.request_id)
+        if given is not None:
+            relay.id, relay.row_id = given, self._names.row(given, relay.own_id)
+        if head.origin is not None and (head.origin in self.rules.origins or b"*" in self.rules.origins):
+            relay.origin = head.origin
+        relay.key = key = self.keys.identify(head.authorization, head.api_key)
+        if call.refused is not None:
+            raise call.refused
+        require(key, Scope.INFER)
+        if head.encoding is not None and head.encoding.lower() != b"identity":
+            raise BadRequest("Send the body uncompressed: engines do not read Content-Encoding.")
+        name, relay.stream = sniff(call.body)
+        relay.asked = name
+        relay.spec = spec = self.leases.catalog.resolve(name)
+        if not key.may_use(spec.id):
+            raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
+        wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
+        ticket = Ticket(
+            relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), relay.stream
+        )
+        comments = None
+        if wants_progress(head.progress) and relay.stream:
+            comments = Comments(self.leases, self.clock, relay, ticket, self.rules.progress)
+        try:
+            await self._attempt(relay, ticket, head, comments)
+        except UpstreamDied as error:
+            if error.sent or error.started or relay.stopped is not None:
+                raise
+            # Nothing was sent: another launch of the engine may take it, once.
+            await self._attempt(relay, ticket, head, comments)
+        finally:
+            if comments is not None:
+                comments.stop()
+        self._answered(relay)
+
+    async def _attempt(self, relay: Relay, ticket: Ticket, head: Head, comments: Comments | None) -> None:
+        relay.exchange = None
+        async with self.leases.lease(ticket) as lease:
+            if comments is not None:
+                comments.stop()
+            relay.leased(lease, self._now())
+            await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+
+    def _request(self, relay: Relay, head: Head, lease: LeaseView) -> UpstreamRequest:
+        call, spec, asked = relay.call, relay.spec, relay.asked
+        body: tuple[bytes | bytearray | memoryview, ...] = (call.body,)
+        if asked != lease.engine_name and spec is not None and asked is not None and asked not in spec.lora:
+            relay.rename()
+            if _knows_one_name(spec):
+                body = request_parts(call.body, lease.engine_name)
+        headers = [(b"x-request-id", relay.id.encode()), *head.forward]
+        target = call.route.path + b"?" + call.query if call.query else call.route.path
+        relay.request = request = UpstreamRequest(b"POST", target, headers, body)
+        return request
+
+    # The ends
+
+    def _answered(self, relay: Relay) -> None:
+        """The engine's answer was relayed to its end."""
+        if relay.muted:
+            said = b"".join(relay.meter.pieces)[:2000].decode("utf-8", "replace")
+            relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, said
+            relay.refuse(Problem(502, f"The engine refused the request: {said}", "upstream_error"))
+        elif relay.status >= 400:
+            relay.outcome = Outcome.UPSTREAM_ERROR
+            relay.error = b"".join(relay.meter.pieces)[:500].decode("utf-8", "replace")
+        elif relay.events and relay.meter.error_event():
+            relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, "the engine ended its event stream with an error"
+        else:
+            relay.outcome = Outcome.OK
+
+    def _failed(self, relay: Relay, error: Exception) -> None:
+        if relay.client.gone:
+            self._gone(relay)
+            return
+        problem = self._explain(error)
+        relay.outcome, relay.error = outcome_of(error), problem.message
+        relay.refuse(problem)
+
+    def _cancelled(self, relay: Relay) -> bool:
+        """True when somebody else's cancellation has to go on."""
+        if relay.client.gone:
+            self._gone(relay)
+            return True
+        if relay.stopped is not None:
+            self._failed(relay, relay.stopped)
+            return False
+        self._failed(relay, ShuttingDown("The server is shutting down. Send the request again.", retry_after=5.0))
+        return True
+
+    def _gone(self, relay: Relay) -> None:
+        relay.outcome, relay.error = Outcome.CLIENT_GONE, "the client closed its connection"
+        if not relay.head_sent:
+            relay.status = CLIENT_GONE
+
+    def _stop(self, relay: Relay, error: MMError) -> None:
+        waiting = relay.exchange is None
+        relay.stop(error)
+        if waiting and relay.task is not None:
+            relay.task.cancel()
+
+    def _overdue(self) -> None:
+        """Once a second while anything runs: no timer per request."""
+        self._sweep = None
+        if not self._running:
+            return
+        limit = self._now() - self.rules.request_timeout
+        for relay in tuple(self._running.values()):
+            if relay.call.arrived <= limit and relay.stopped is None:
+                seconds = f"{self.rules.request_timeout:g}"
+                self._stop(
+                    relay,
+                    UpstreamTimeout(
+                        f"The request took longer than {seconds} s (queue.request_timeout). Ask for less, or raise it."
+                    ),
+                )
+        self._sweep = self.clock.call_at(self._now() + 1.0, self._overdue)
+
+
+def _knows_one_name(spec: ModelSpec) -> bool:
+    """vLLM and the simulator are started with all aliases (`--served-model-name`); other servers know their own name."""
+    return spec.engine is EngineKind.COMMAND

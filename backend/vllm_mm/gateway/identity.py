@@ -1,0 +1,70 @@
+"""Who asks: keys in memory, found without a hash on the hot path."""
+
+from collections.abc import Iterable
+
+from vllm_mm.clock import Clock
+from vllm_mm.domain.errors import Forbidden, Unauthorized
+from vllm_mm.domain.keys import ANONYMOUS, Key, Scope, digest
+
+_REMEMBERED = 4096
+
+
+class Keyring:
+    """All issued keys. `replace` whenever one is made or revoked; nothing here waits or touches the database."""
+
+    def __init__(self, clock: Clock, *, open_to_all: bool = False) -> None:
+        """`open_to_all`: `auth.mode: none`, everybody is the anonymous administrator."""
+        self._clock = clock
+        self._open = open_to_all
+        self._by_digest: dict[str, Key] = {}
+        self._seen_bearer: dict[bytes, Key] = {}
+        self._seen_plain: dict[bytes, Key] = {}
+
+    def replace(self, keys: Iterable[Key]) -> None:
+        """The whole set from now on. Revoked and expired ones may be among them."""
+        self._by_digest = {key.digest: key for key in keys}
+        self._seen_bearer.clear()
+        self._seen_plain.clear()
+
+    def identify(self, authorization: bytes | None, api_key: bytes | None) -> Key:
+        """The key behind `Authorization: Bearer` or `x-api-key`. Raises Unauthorized.
+
+        Header values that were good once are remembered as they are; bad ones never, so guessing costs the guesser a
+        hash and us no memory.
+        """
+        if self._open:
+            return ANONYMOUS
+        if authorization is not None:
+            key = self._seen_bearer.get(authorization)
+            if key is None:
+                scheme, _, secret = authorization.partition(b" ")
+                if scheme.lower() != b"bearer":
+                    raise Unauthorized("The Authorization header has to be `Bearer KEY`.")
+                key = self._look_up(authorization, secret.strip(), self._seen_bearer)
+        elif api_key is not None:
+            key = self._seen_plain.get(api_key)
+            if key is None:
+                key = self._look_up(api_key, api_key.strip(), self._seen_plain)
+        else:
+            raise Unauthorized(
+                "This needs an API key: send `Authorization: Bearer KEY` (or `x-api-key: KEY`). "
+                "`vllm-mm keys create` makes one."
+            )
+        if not key.active(self._clock.wall()):
+            raise Unauthorized("This API key is revoked or has expired. Ask for a new one.")
+        return key
+
+    def _look_up(self, presented: bytes, secret: bytes, seen: dict[bytes, Key]) -> Key:
+        key = self._by_digest.get(digest(secret.decode("latin-1")))
+        if key is None:
+            raise Unauthorized("Nobody issued this API key. Check that it is complete (it begins with `mm-`).")
+        if len(seen) >= _REMEMBERED:
+            seen.clear()
+        seen[presented] = key
+        return key
+
+
+def require(key: Key, scope: Scope) -> None:
+    """Raises Forbidden when the key may not do this kind of thing."""
+    if not key.allows(scope):
+        raise Forbidden(f"The key `{key.name}` lacks the scope `{scope.value}`. Make one that has it.")

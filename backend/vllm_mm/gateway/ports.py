@@ -1,0 +1,159 @@
+"""What the gateway needs from its neighbours: leases, the client's connection, where rows go, and how errors are told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol, TypeAlias
+
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.scheduling import Ticket
+from vllm_mm.domain.usage import RequestRecord
+from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+
+class LeaseView(Protocol):
+    """The part of a lease that a request uses."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def engine_name(self) -> str:
+        """The name that the engine answers with, whatever alias was asked for."""
+        ...
+
+    async def exchange(
+        self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
+    ) -> None:
+        """Relay one request. Cancelling it closes the engine's connection at once."""
+        ...
+
+
+class WaitView(Protocol):
+    """Where a waiting request stands."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def percent(self) -> float | None: ...
+    @property
+    def eta_s(self) -> float | None: ...
+
+
+class InstanceState(Protocol):
+    """The part of an instance's view that the model list shows."""
+
+    @property
+    def state(self) -> State: ...
+
+
+class Leases(Protocol):
+    """Whoever gives leases: `engine.manager.ProcessManager`."""
+
+    @property
+    def catalog(self) -> Catalog: ...
+
+    def lease(self, ticket: Ticket) -> AbstractAsyncContextManager[LeaseView]:
+        """Entering raises QueueFull, StillLoading, TornDown, StartFailed, NoRoom or ShuttingDown; cancelling it drops
+        the ticket."""
+        ...
+
+    def wait_info(self, ticket: Ticket) -> WaitView: ...
+
+    def describe(self, model: str) -> InstanceState:
+        """Changes and wakes nothing. Raises UnknownModel."""
+        ...
+
+
+class Framing(Enum):
+    """How the body's end is told to the client."""
+
+    LENGTH = auto()
+    """By content-length; the client's side adds nothing to the bytes."""
+    RELAYED = auto()
+    """The bytes carry chunked framing already."""
+    CHUNKED = auto()
+    """The client's side frames each piece (or, for HTTP/1.0, ends with the connection)."""
+    EMPTY = auto()
+    """No body at all (204, 304)."""
+
+
+class Client(Protocol):
+    """The client's end of one request. No call waits."""
+
+    @property
+    def raw(self) -> bool:
+        """Whether it can take RELAYED bodies."""
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """The client closed its connection."""
+        ...
+
+    def start(self, status: int, headers: Headers, framing: Framing, length: int | None = None) -> None:
+        """Once. Written together with the first `data`, which follows at once (it may be empty)."""
+        ...
+
+    def data(self, chunk: bytes) -> None: ...
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        ...
+
+    def cut(self) -> None:
+        """End the connection so that the answer cannot be taken for a complete one. What was written before goes out."""
+        ...
+
+    def bind(self, exchange: Exchange | None) -> None:
+        """Whose reading to pause while the client reads slowly."""
+        ...
+
+
+class UsageSink(Protocol):
+    """Where ledger rows go."""
+
+    async def add(self, records: Sequence[RequestRecord]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as HTTP knows it; `bodies` renders it in each API's form."""
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+    retry_after: int | None = None
+    """Whole seconds, 1 to 60."""
+    headers: Mapping[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+
+
+Explain: TypeAlias = Callable[[BaseException], Problem]
+"""The one table from errors to HTTP; it stands in `api.problems`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The data plane's settings. Times in seconds, sizes in bytes."""
+
+    max_wait: float = 30.0
+    """How long a request waits for its model when it does not say so itself."""
+    request_timeout: float = 600.0
+    """The longest that a request may take from arrival to its last byte."""
+    body: int = 64 * 1024**2
+    header: int = 64 * 1024
+    header_timeout: float = 10.0
+    keep_alive: float = 75.0
+    connections: int = 10_000
+    progress: float = 2.0
+    """Between two comments to a client that asked for progress."""
+    origins: frozenset[bytes] = frozenset()
+    """Web origins whose pages may read answers; `*` allows all."""

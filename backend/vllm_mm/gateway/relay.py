@@ -1,0 +1,270 @@
+"""One request under way: the sink of its answer, and all that its ledger row will say."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from vllm_mm.domain.errors import MMError
+from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
+from vllm_mm.engine.exchange import Exchange, UpstreamRequest
+from vllm_mm.gateway.bodies import error_body, error_event
+from vllm_mm.gateway.meter import Meter
+from vllm_mm.gateway.ports import Client, Framing, Headers, LeaseView, Problem
+from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, Rewriter
+from vllm_mm.gateway.routes import Route
+
+if TYPE_CHECKING:
+    from vllm_mm.domain.keys import Key
+    from vllm_mm.domain.specs import ModelSpec
+
+CLIENT_GONE: Final = 499
+"""What the ledger says when the client left before it had a status (nginx's convention)."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A request as it came in."""
+
+    route: Route
+    query: bytes
+    headers: Headers
+    """Names in lower case."""
+    body: bytes | bytearray
+    arrived: float
+    """Monotonic seconds."""
+    wall: float
+    refused: MMError | None = None
+    """Set when it was refused before its body was read."""
+
+
+class Relay:
+    """Takes the engine's answer (ResponseSink) and passes it to the client, counting as it goes."""
+
+    __slots__ = (
+        "_held_head", "_keep", "_now", "_rewriter", "_write", "asked", "call", "client", "error", "events", "exchange",
+        "first_at", "generation", "head_sent", "id", "key", "leased_at", "meter", "muted", "origin", "outcome", "own_id",
+        "raw", "request", "row_id", "size_in", "spec", "status", "stopped", "stream", "task", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, call: Call, client: Client, own_id: str, now: Callable[[], float]) -> None:
+        self.call = call
+        self.client = client
+        self.own_id = own_id
+        self.id = own_id
+        self.row_id = own_id
+        self.origin: bytes | None = None
+        self.key: Key | None = None
+        self.spec: ModelSpec | None = None
+        self.asked: str | None = None
+        self.stream = False
+        self.leased_at: float | None = None
+        self.first_at: float | None = None
+        self.generation: int | None = None
+        self.status = 0
+        self.head_sent = False
+        self.waiting = False
+        """The head went out before the lease, with progress comments behind it."""
+        self.events = False
+        """The answer is an event stream."""
+        self.outcome: Outcome | None = None
+        self.error: str | None = None
+        self.stopped: MMError | None = None
+        """Why it has to end although nothing failed: an operator, or its deadline."""
+        self.exchange: Exchange | None = None
+        self.raw = client.raw
+        self.meter = Meter()
+        self._keep = self.meter.piece
+        self._write = client.data
+        self._rewriter: Rewriter | None = None
+        self._held_head: tuple[Headers, int | None] | None = None
+        self._now = now
+        self.muted = False
+        """The engine's answer does not fit behind the head that went out early; it is told as an event instead."""
+        self.request: UpstreamRequest | None = None
+        self.size_in = len(call.body)
+        self.task = asyncio.current_task()
+
+    def rename(self) -> None:
+        """The answer has to show the name that was asked for, not the engine's: no raw relay."""
+        self._rewriter = EventRewriter(self.asked or "")
+        self.raw = False
+
+    # ResponseSink
+
+    def head(self, status: int, headers: Headers, *, chunked: bool, length: int | None) -> None:
+        if self.request is not None:
+            self.request.body = ()  # the engine answers: nobody needs it any more
+            self.call.body = b""
+        events = False
+        for name, value in headers:
+            if name == b"content-type":
+                events = value.startswith(b"text/event-stream")
+        if self.waiting:
+            self.muted = status != 200 or not events
+            return
+        self.status = status
+        self.events = events
+        answer = self.own_headers()
+        answer += [h for h in headers if h[0] != b"x-request-id"]
+        if status in {204, 304}:
+            self._start(answer, Framing.EMPTY, length)
+        elif self._rewriter is not None:
+            if events:
+                self._start(answer, Framing.CHUNKED, None)
+            else:
+                self._rewriter = JsonRewriter(self.asked or "")
+                self._held_head = (answer, length)
+        elif chunked and self.raw:
+            self._start(answer, Framing.RELAYED, None)
+        elif length is not None:
+            self._start(answer, Framing.LENGTH, length)
+        else:
+            self._start(answer, Framing.CHUNKED, None)
+
+    def data(self, chunk: bytes) -> None:
+        if chunk:
+            if self.first_at is None:
+                self.first_at = self._now()
+            self._keep(chunk)
+        if self._rewriter is None and not self.muted:
+            self._write(chunk)
+        elif self._rewriter is not None and not self.muted:
+            self._data_renamed(self._rewriter, chunk)
+
+    def end(self) -> None:
+        if self.muted:
+            return
+        if self._rewriter is not None:
+            rest = self._rewriter.flush()
+            self._release(self._rewriter)
+            if rest:
+                self._write(rest)
+        self.client.finish()
+
+    def _data_renamed(self, rewriter: Rewriter, chunk: bytes) -> None:
+        out = rewriter.feed(chunk)
+        self._release(rewriter)
+        if self._held_head is None:
+            self._write(out)
+
+    def _release(self, rewriter: Rewriter) -> None:
+        """The head of a plain answer waits until its new length is known."""
+        if self._held_head is not None and isinstance(rewriter, JsonRewriter) and rewriter.decided:
+            (headers, length), self._held_head = self._held_head, None
+            if length is None:
+                self._start(headers, Framing.CHUNKED, None)
+            else:
+                self._start(headers, Framing.LENGTH, length + rewriter.delta)
+
+    def _start(self, headers: Headers, framing: Framing, length: int | None) -> None:
+        self.head_sent = True
+        self.client.start(self.status, headers, framing, length)
+
+    # The lease's holder
+
+    def leased(self, lease: LeaseView, now: float) -> None:
+        self.leased_at = now
+        self.generation = lease.generation
+
+    def bind(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.client.bind(exchange)
+
+    def stop(self, error: MMError) -> None:
+        """End it: its exchange is aborted with `error`."""
+        self.stopped = error
+        if self.exchange is not None:
+            self.exchange.abort(error)
+
+    # Answers of our own
+
+    def own_headers(self) -> Headers:
+        headers: Headers = [(b"x-request-id", self.id.encode())]
+        if self.spec is not None and self.leased_at is not None:
+            headers.append((b"x-vllm-mm-model", header_text(self.spec.id)))
+            headers.append((b"x-vllm-mm-queue-ms", b"%d" % int((self.leased_at - self.call.arrived) * 1000)))
+        if self.origin is not None:
+            headers += (
+                (b"access-control-allow-origin", self.origin),
+                (b"access-control-expose-headers", b"x-request-id, retry-after"),
+                (b"vary", b"origin"),
+            )
+        return headers
+
+    def early_head(self) -> None:
+        """The client asked for progress: its status goes out before there is an engine."""
+        self.waiting = True
+        self.raw = False
+        self.events = True
+        self.status = 200
+        headers = self.own_headers()
+        headers += ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
+        self._start(headers, Framing.CHUNKED, None)
+
+    def comment(self, text: bytes) -> None:
+        self.client.data(b": " + text + b"\n\n")
+
+    def refuse(self, problem: Problem) -> None:
+        """Tell the client that it went wrong: an error answer if it has no status yet, else an event and a cut."""
+        client = self.client
+        if client.gone:
+            if not self.head_sent:
+                self.status = CLIENT_GONE
+            return
+        if not self.head_sent:
+            self.status = problem.status
+            headers = self.own_headers()
+            if problem.retry_after is not None:
+                headers.append((b"retry-after", b"%d" % problem.retry_after))
+            headers += problem.headers.items()
+            headers.append((b"content-type", b"application/json"))
+            body = error_body(problem, self.call.route.form, self.id)
+            self._start(headers, Framing.LENGTH, len(body))
+            client.data(body)
+            client.finish()
+            return
+        if self.events and (self.exchange is None or self.exchange.at_boundary):
+            event = error_event(problem, self.call.route.form, self.id)
+            client.data(self._framed(event))
+        client.cut()
+
+    def _framed(self, event: bytes) -> bytes:
+        """As a chunk of its own when the client is in the middle of the engine's chunks."""
+        if not self.meter.ends_event():
+            event = b"\n\n" + event
+        return b"%x\r\n%b\r\n" % (len(event), event) if self.raw else event
+
+    # The ledger
+
+    def row(self, now: float) -> RequestRecord:
+        call, spec, key = self.call, self.spec, self.key
+        arrived = call.arrived
+        return RequestRecord(
+            id=self.row_id,
+            at=call.wall,
+            route=call.route.name,
+            model=None if spec is None else spec.id,
+            asked=self.asked,
+            key=None if key is None else key.id,
+            stream=self.stream,
+            outcome=self.outcome or Outcome.INTERNAL,
+            status=self.status,
+            error=self.error,
+            queued_s=None if self.leased_at is None else self.leased_at - arrived,
+            ttft_s=None if self.first_at is None else self.first_at - arrived,
+            total_s=now - arrived,
+            bytes_in=self.size_in,
+            bytes_out=self.meter.size,
+            usage=self.meter.usage() if self.meter.size else Usage(),
+            generation=self.generation,
+        )
+
+
+def header_text(text: str) -> bytes:
+    """Ids may hold any character; a header line may not."""
+    return quote(text, safe=_SAFE).encode() if not text.isascii() else text.encode()
+
+
+_SAFE: Final = "/:@ .,;+=~!$&'()*#[]<>|^`{}\"%?"
