@@ -87,14 +87,28 @@ async def upgrade(url: str, backup_dir: Path | None, clock: Clock | None = None)
         before = _known(await current(url))
         if before == head:
             return Migration(before, head)
-        copied = None
         path = sqlite_path(url)
+        copied = None
         if backup_dir is not None and path is not None and before is not None:
-            stamp = datetime.fromtimestamp(clock.wall(), UTC).strftime("%Y%m%dT%H%M%SZ")
-            copied = backup_dir / f"{path.name}.{before}.{stamp}.bak"
+            copied = _free_name(backup_dir, f"{path.name}.{before}.{_stamp(clock.wall())}")
             await backup(url, copied)
-        await _run(url, "upgrade", "head")
+        try:
+            await _run(url, "upgrade", "head")
+        except BaseException:
+            # Undone, so the copy is of no use: a service that is started again and again must not fill the disk.
+            if copied is not None:
+                copied.unlink(missing_ok=True)
+            raise
         return Migration(before, head, copied)
+
+
+def _stamp(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def _free_name(folder: Path, stem: str) -> Path:
+    names = (folder / f"{stem}{suffix}.bak" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next(name for name in names if not name.exists())
 
 
 async def downgrade(url: str, revision: str) -> None:
