@@ -1,0 +1,391 @@
+"""What the inventories tell, and when memory counts as free again."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from vllm_mm.clock import RealClock
+from vllm_mm.domain.errors import ConfigError
+from vllm_mm.domain.residency import Device
+from vllm_mm.engine import procfs
+from vllm_mm.engine.devices import (
+    CompositeInventory,
+    CpuInventory,
+    DeviceEntry,
+    DriverMissingError,
+    ForeignProcess,
+    NvmlInventory,
+    PolledInventory,
+    SimulatedInventory,
+    build_inventory,
+    nvml,
+    owned_by,
+)
+from vllm_mm.engine.devices.nvml import Gpu
+
+GIB = 1024**3
+ME = os.getpid()
+GONE = 2**22 + 1
+
+
+class QuickClock(RealClock):
+    """Time passes only in sleeps, and those are over at once."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+def nobody(pid: int) -> bool:
+    return False
+
+
+def only(*pids: int) -> Callable[[int], bool]:
+    return lambda pid: pid in pids
+
+
+def gpu(index: int = 0, used: int = 0, processes: Sequence[tuple[int, int | None]] = (), total: int = 80 * GIB) -> Gpu:
+    return Gpu(index, f"GPU-{index}aa", "NVIDIA H100", total, used, tuple(processes))
+
+
+def inventory(
+    *gpus: Gpu,
+    ours: Callable[[int], bool] = nobody,
+    entries: Mapping[str, tuple[int | None, int | None]] | None = None,
+    visible: str | None = None,
+) -> tuple[NvmlInventory, list[Gpu]]:
+    """And the list from which it reads."""
+    now = list(gpus)
+    made = NvmlInventory(
+        QuickClock(), ours, headroom=GIB, entries=entries, source=lambda: list(now), visible=visible
+    )  # fmt: skip
+    return made, now
+
+
+@pytest.fixture(autouse=True)
+def no_cuda_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_a_gpu_is_told_with_what_others_use_of_it() -> None:
+    """Everything in use that is not our engines' counts, also what no process admits (the driver's own)."""
+    found, _ = inventory(gpu(used=30 * GIB, processes=[(ME, 20 * GIB), (1, 5 * GIB)]), ours=only(ME))
+    assert found.devices() == (Device("0", 80 * GIB, headroom=GIB, foreign=10 * GIB, kind="gpu", name="NVIDIA H100"),)
+    stat = procfs.read_stat(1)
+    assert stat is not None
+    assert found.foreign_processes() == (ForeignProcess("0", 1, stat.name, 5 * GIB),)
+
+
+def test_where_the_driver_does_not_tell_sizes_the_last_clean_reading_counts() -> None:
+    """Our own use cannot be subtracted, and must not be taken for somebody else's."""
+    ours: set[int] = set()
+    found, now = inventory(gpu(used=2 * GIB), ours=lambda pid: pid in ours)
+    assert found.devices()[0].foreign == 2 * GIB
+    ours.add(ME)
+    now[0] = gpu(used=60 * GIB, processes=[(ME, None)])
+    assert asyncio.run(found.refresh())[0].foreign == 2 * GIB
+    now[0] = gpu(used=60 * GIB, processes=[(GONE, 58 * GIB)])  # a pid of another namespace: it may be our own engine's
+    assert asyncio.run(found.refresh())[0].foreign == 2 * GIB
+    ours.clear()
+    now[0] = gpu(used=50 * GIB, processes=[(GONE, 48 * GIB)])
+    assert asyncio.run(found.refresh())[0].foreign == 50 * GIB
+
+
+def test_gpus_are_chosen_by_index_or_uuid() -> None:
+    """Under the name that the configuration gives them; a smaller capacity leaves the rest to others."""
+    entries = {"1": (40 * GIB, None), "GPU-0aa": (None, 3 * GIB)}
+    found, _ = inventory(gpu(0), gpu(1, used=45 * GIB), gpu(2), entries=entries)
+    assert [(d.id, d.capacity, d.headroom, d.foreign) for d in found.devices()] == [
+        ("GPU-0aa", 80 * GIB, 3 * GIB, 0),
+        ("1", 40 * GIB, GIB, 5 * GIB),
+    ]
+    with pytest.raises(DriverMissingError, match=r"no GPU 7 .*nvidia-smi -L"):
+        inventory(gpu(0), entries={"0": (None, None), "7": (None, None)})
+
+
+@pytest.mark.parametrize(
+    ("visible", "ids"),
+    [(None, ["0", "1", "2"]), ("1", ["1"]), ("2, 0", ["0", "2"]), ("GPU-1a", ["1"]), ("GPU-2aa", ["2"])],
+)
+def test_cuda_visible_devices_limits_what_is_found(visible: str | None, ids: list[str]) -> None:
+    """By index or by the beginning of a UUID, as CUDA reads it: the machine is shared with others."""
+    found, _ = inventory(gpu(0), gpu(1), gpu(2), visible=visible)
+    assert [d.id for d in found.devices()] == ids
+
+
+def test_no_gpu_to_be_seen_is_a_clear_reason() -> None:
+    with pytest.raises(DriverMissingError, match="CUDA_VISIBLE_DEVICES"):
+        inventory(gpu(0), visible="")
+
+
+def test_a_driver_that_fails_later_leaves_the_last_reading(caplog: pytest.LogCaptureFixture) -> None:
+    readings = [[gpu(used=GIB)]]
+
+    def source() -> Sequence[Gpu]:
+        if not readings:
+            raise OSError("GPU is lost")
+        return readings.pop()
+
+    found = NvmlInventory(QuickClock(), nobody, source=source)
+    assert asyncio.run(found.refresh())[0].foreign == GIB
+    assert "GPU is lost" in caplog.text
+
+
+class FakeNvml(SimpleNamespace):
+    """The part of pynvml that is used, with its habits: bytes or text, None for sizes that are not available."""
+
+    class NVMLError(Exception):
+        pass
+
+    broken: str | None = None
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
+        if self.broken == "init":
+            raise self.NVMLError("NVML Shared Library Not Found")
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802
+        return b"GPU-x"
+
+    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
+        return "A100"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        if self.broken == "read":
+            raise self.NVMLError("GPU is lost")
+        return SimpleNamespace(total=10, used=4)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=5, usedGpuMemory=None), SimpleNamespace(pid=6, usedGpuMemory=3)]
+
+
+def test_nvml_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type] # stands for the module
+    read = nvml.open_nvml()
+    assert list(read()) == [Gpu(0, "GPU-x", "A100", 10, 4, ((5, None), (6, 3)))]
+    fake.broken = "read"
+    with pytest.raises(OSError, match="GPU is lost"):
+        read()
+    fake.broken = "init"
+    with pytest.raises(DriverMissingError, match=r"Not Found.*nvidia-smi"):
+        nvml.open_nvml()
+
+
+def test_the_hosts_memory_is_the_machines() -> None:
+    found = CpuInventory(QuickClock(), nobody, headroom=7)
+    (device,) = found.devices()
+    assert (device.id, device.kind, device.headroom) == ("cpu", "cpu", 7)
+    assert device.capacity == psutil.virtual_memory().total
+    assert 0 < device.foreign < device.capacity
+    assert found.foreign_processes() == ()
+
+
+def test_our_engines_memory_is_not_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Total less available less ours; and never below nothing."""
+    memory = SimpleNamespace(total=100 * GIB, available=60 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(procfs, "own_memory", lambda pid: 30 * GIB)
+    assert CpuInventory(QuickClock(), nobody).devices()[0].foreign == 40 * GIB
+    assert CpuInventory(QuickClock(), only(ME)).devices()[0].foreign == 10 * GIB
+    memory.available = 90 * GIB
+    assert CpuInventory(QuickClock(), only(ME)).devices()[0].foreign == 0
+
+
+def test_what_others_take_beside_a_configured_pool_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 GiB, 20 were given to us: others may use 80 before they are in our way."""
+    memory = SimpleNamespace(total=100 * GIB, available=30 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert CpuInventory(QuickClock(), nobody, capacity=20 * GIB).devices()[0].foreign == 0
+    memory.available = 15 * GIB
+    assert CpuInventory(QuickClock(), nobody, capacity=20 * GIB).devices()[0].foreign == 5 * GIB
+
+
+def claim(ledger: Path, device: str, pid: int, size: object, ticks: int | None = None) -> None:
+    stat = procfs.read_stat(pid)
+    folder = ledger / device
+    folder.mkdir(parents=True, exist_ok=True)
+    started = ticks if ticks is not None else stat.start_ticks if stat else 0
+    (folder / f"{pid}-{started}").write_text(str(size))
+
+
+def test_claims_on_a_simulated_device(tmp_path: Path) -> None:
+    """Living strangers' claims are foreign use; ours, dead ones, those of an earlier owner of the number are not."""
+    parent = os.getppid()
+    claim(tmp_path, "s0", ME, 5)
+    claim(tmp_path, "s0", parent, 7)
+    claim(tmp_path, "s0", GONE, 100)
+    claim(tmp_path, "s1", parent, 100, ticks=1)
+    claim(tmp_path, "s1", ME, "half writt")
+    (tmp_path / "s0" / ".lock").touch()
+    (tmp_path / "s0" / f".{parent}-1").write_text("100")
+    found = SimulatedInventory(QuickClock(), only(ME), {"s0": 10, "s1": 20, "s2": 30}, tmp_path, headroom={"s1": 2})
+    assert found.devices() == (
+        Device("s0", 10, foreign=7, kind="sim", name="simulated"),
+        Device("s1", 20, headroom=2, kind="sim", name="simulated"),
+        Device("s2", 30, kind="sim", name="simulated"),
+    )
+    stat = procfs.read_stat(parent)
+    assert stat is not None
+    assert found.foreign_processes() == (ForeignProcess("s0", parent, stat.name, 7),)
+
+
+def test_a_zombies_claim_counts_as_nothing(tmp_path: Path) -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    claim(tmp_path, "s0", child.pid, 5)
+    assert SimulatedInventory(QuickClock(), nobody, {"s0": 10}, tmp_path).devices()[0].foreign == 0
+    child.wait()
+
+
+class Script(PolledInventory):
+    """Tells foreign use from a list, one entry per reading; the last one stays."""
+
+    def __init__(self, *foreign: int, device: str = "0") -> None:
+        super().__init__(QuickClock())
+        self.device = device
+        self.left = list(foreign)
+        self.refresh_now()
+
+    @property
+    def waited(self) -> float:
+        return self._clock.now()
+
+    def read(self) -> tuple[tuple[Device, ...], tuple[ForeignProcess, ...]]:
+        foreign = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        return (Device(self.device, 80 * GIB, foreign=foreign),), ()
+
+
+def test_memory_is_awaited_until_it_is_seen_to_be_back() -> None:
+    """After the process is gone the driver still shows its memory for a while, as nobody's."""
+    script = Script(GIB, 31 * GIB, 31 * GIB, 12 * GIB, GIB)
+    assert asyncio.run(script.wait_free({"0": 30 * GIB}, {"0": GIB}, 10)) is True
+    assert 0 < script.waited < 1
+
+
+def test_memory_that_does_not_come_back_is_told_at_the_deadline() -> None:
+    script = Script(GIB, 31 * GIB)
+    assert asyncio.run(script.wait_free({"0": 30 * GIB}, {"0": GIB}, 5)) is False
+    assert script.waited == pytest.approx(5)
+
+
+def test_a_little_more_than_before_is_free() -> None:
+    """Drivers round, and neighbours breathe: a share of what was held, and at least some MiB."""
+    assert asyncio.run(Script(2 * GIB).wait_free({"0": 30 * GIB}, {"0": GIB}, 0)) is True
+    assert asyncio.run(Script(50 * 1024**2).wait_free({"0": 1}, {}, 0)) is True
+    assert asyncio.run(Script(100 * 1024**2).wait_free({"0": 1}, {}, 0)) is False
+
+
+def test_what_cannot_be_observed_is_free_at_once() -> None:
+    """The host's memory is back before the process is seen to be gone; unknown devices say nothing."""
+    assert asyncio.run(CpuInventory(QuickClock(), nobody).wait_free({"cpu": GIB}, {"cpu": 0}, 0)) is True
+    assert asyncio.run(Script(5 * GIB).wait_free({"9": GIB}, {}, 0)) is True
+
+
+def test_several_inventories_are_one() -> None:
+    """Each device is asked of its own; the slowest decides, one failure is a failure."""
+    slow, quick = Script(9 * GIB, 9 * GIB, 9 * GIB, 0, device="a"), Script(9 * GIB, 0, device="b")
+    both = CompositeInventory([slow, quick])
+    assert [d.id for d in both.devices()] == ["a", "b"]
+    assert asyncio.run(both.wait_free({"a": GIB, "b": GIB}, {}, 5)) is True
+    assert [d.foreign for d in both.devices()] == [0, 0]
+    stuck = CompositeInventory([Script(9 * GIB, device="a"), Script(0, device="b")])
+    assert asyncio.run(stuck.wait_free({"a": GIB, "b": GIB}, {}, 1)) is False
+    assert asyncio.run(stuck.wait_free({"b": GIB}, {}, 1)) is True
+    assert [d.id for d in asyncio.run(stuck.refresh())] == ["a", "b"]
+    assert stuck.foreign_processes() == ()
+
+
+def no_driver(*_: object, **__: object) -> PolledInventory:
+    raise DriverMissingError("no NVIDIA driver answers")
+
+
+def build(devices: object, ledger: Path, gpus: Callable[..., PolledInventory] = no_driver) -> CompositeInventory:
+    return build_inventory(
+        devices,  # type: ignore[arg-type] # each test gives one of the allowed forms
+        headroom=GIB, owner="o", ledger_dir=ledger, clock=QuickClock(), gpus=gpus,
+    )  # fmt: skip
+
+
+def test_without_a_driver_auto_is_the_hosts_memory_and_says_why(tmp_path: Path) -> None:
+    made = build("auto", tmp_path)
+    assert [d.id for d in made.devices()] == ["cpu"]
+    assert made.notes == ("no NVIDIA driver answers",)
+    assert made.devices()[0].headroom == GIB
+
+
+def test_with_gpus_auto_is_the_gpus(tmp_path: Path) -> None:
+    made = build("auto", tmp_path, gpus=lambda *_, **__: Script(0))
+    assert [d.id for d in made.devices()] == ["0"]
+    assert made.notes == ()
+    assert [d.id for d in build("cpu", tmp_path, gpus=lambda *_, **__: Script(0)).devices()] == ["cpu"]
+
+
+def test_a_list_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Simulated devices have no headroom unless they are given one."""
+    asked: list[object] = []
+
+    def gpus(*_: object, headroom: int, entries: object) -> PolledInventory:
+        asked.append(entries)
+        return Script(0)
+
+    entries = (
+        DeviceEntry("sim0", memory=24 * GIB, simulated=True),
+        DeviceEntry("sim1", memory=8 * GIB, headroom=1, simulated=True),
+        DeviceEntry("cpu", memory=4 * GIB, headroom=2),
+        DeviceEntry("0", memory=40 * GIB),
+    )
+    found = {d.id: d for d in build(entries, tmp_path, gpus).devices()}
+    assert {i: (d.capacity, d.headroom, d.kind) for i, d in found.items() if i != "0"} == {
+        "sim0": (24 * GIB, 0, "sim"),
+        "sim1": (8 * GIB, 1, "sim"),
+        "cpu": (4 * GIB, 2, "cpu"),
+    }
+    assert asked == [{"0": (40 * GIB, None)}]
+
+
+def test_a_listed_gpu_that_is_not_there_is_a_mistake_in_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"devices: 0 cannot be used: no NVIDIA driver answers.*simulated"):
+        build((DeviceEntry("0"),), tmp_path)
+
+
+def test_ours_are_those_with_our_mark() -> None:
+    """Whoever started them: engines of an earlier controller count too."""
+    env = {**os.environ, "MM_ENGINE_OWNER": "o", "MM_ENGINE_LAUNCH": "t"}
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env)
+    try:
+        assert owned_by("o")(child.pid)
+        assert not owned_by("p")(child.pid)
+        assert not owned_by("o")(ME)
+        assert not owned_by("o")(GONE)
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_frozen_readings_do_not_change_under_the_reader() -> None:
+    found, now = inventory(gpu(used=GIB))
+    before = found.devices()
+    now[0] = replace(now[0], used=5 * GIB)
+    asyncio.run(found.refresh())
+    assert before[0].foreign == GIB
+    assert found.devices()[0].foreign == 5 * GIB
