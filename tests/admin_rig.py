@@ -21,6 +21,7 @@ from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.domain.keys import Key, Scope, digest
 from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.settings import Settings, load
 from vllm_mm.store import migrate
@@ -37,9 +38,16 @@ ADMIN, OPERATE, READ, INFER = "mm-admin", "mm-operate", "mm-read", "mm-infer"
 SCOPES = {ADMIN: Scope.ADMIN, OPERATE: Scope.OPERATE, READ: Scope.READ, INFER: Scope.INFER}
 
 
-def keyring() -> Keyring:
+ROW = RequestRecord(
+    id="req_1", at=1.0, route="/v1/chat/completions", model="a", asked="a", key="key_x", stream=True,
+    outcome=Outcome.OK, status=200, error=None, queued_s=0.1, ttft_s=0.2, total_s=1.5, bytes_in=10, bytes_out=20,
+    usage=Usage(3, 4, None), generation=1,
+)  # fmt: skip
+
+
+def keyring(clock: Clock) -> Keyring:
     """Four keys, one for each scope, named after it."""
-    made = Keyring(RealClock())
+    made = Keyring(clock)
     made.replace(
         Key(f"key_{scope}", f"ada-{scope}", digest(secret), frozenset({scope})) for secret, scope in SCOPES.items()
     )
@@ -107,8 +115,8 @@ async def admin(
             journal=journal,
             launches=Launches(database, RealClock()),
             ledger=Ledger(database),
-            keys=Keys(database, RealClock()),
-            keyring=keyring(),
+            keys=Keys(database, it.clock),
+            keyring=keyring(it.clock),
             settings=configured,
             clock=clock or it.clock,
             version="1.2.3",
@@ -136,7 +144,8 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    with socket.socket() as sock:
+    # With the protocol given, asyncio sets TCP_NODELAY on what it accepts; else each answer may wait 40 ms for an ACK.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.bind(("127.0.0.1", 0))
         task = asyncio.get_running_loop().create_task(server.serve(sockets=[sock]))
         while not server.started:

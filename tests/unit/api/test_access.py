@@ -1,7 +1,6 @@
 """Who may do what, and how refusals look."""
 
 import httpx
-import pytest
 from fastapi.routing import APIRoute
 
 from admin_rig import ADMIN, INFER, OPERATE, READ, Admin
@@ -53,21 +52,21 @@ async def test_every_route_is_in_the_table(api: Admin) -> None:
     assert routes(api) == set(TABLE)
 
 
-@pytest.mark.parametrize(("method", "path"), TABLE)
-async def test_scopes(api: Admin, method: str, path: str) -> None:
-    """401 without a key, 403 without the scope, and neither with it."""
-    url = path.replace("{id:path}", "nope/none").replace("{id}", "nope")
-    for secret in (None, INFER, READ, OPERATE, ADMIN, "mm-wrong"):
-        if path == "/api/events" and secret in READERS:
-            continue  # it does not end; tests/integration/test_admin_live.py reads it
-        async with api.as_(secret) as client:
-            answer = await client.request(method, url)
-        if secret in TABLE[method, path] or TABLE[method, path] is EVERYBODY:
-            assert answer.status_code not in {401, 403}, secret
-        else:
-            expected = 401 if secret in {None, "mm-wrong"} else 403
-            assert answer.status_code == expected, secret
-            assert_problem(answer, "invalid_api_key" if expected == 401 else "permission_denied")
+async def test_scopes(api: Admin) -> None:
+    """401 without a key, 403 without the scope, and neither with it, on every route."""
+    for (method, path), allowed in TABLE.items():
+        url = path.replace("{id:path}", "nope/none").replace("{id}", "nope")
+        for secret in (None, INFER, READ, OPERATE, ADMIN, "mm-wrong"):
+            if path == "/api/events" and secret in READERS:
+                continue  # it does not end; tests/integration/test_admin_live.py reads it
+            async with api.as_(secret) as client:
+                answer = await client.request(method, url)
+            if secret in allowed or allowed is EVERYBODY:
+                assert answer.status_code not in {401, 403}, (method, path, secret)
+            else:
+                expected = 401 if secret in {None, "mm-wrong"} else 403
+                assert answer.status_code == expected, (method, path, secret)
+                assert_problem(answer, "invalid_api_key" if expected == 401 else "permission_denied")
 
 
 def assert_problem(answer: httpx.Response, code: str) -> None:
@@ -77,24 +76,24 @@ def assert_problem(answer: httpx.Response, code: str) -> None:
     assert len(error["message"]) > 20
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/api/nothing", 404, "unknown_route"),
-        ("POST", "/api/status", 405, "method_not_allowed"),
-        ("GET", "/api/models/nope", 404, "model_not_found"),
-        ("GET", "/api/models//start", 404, "model_not_found"),
-        ("POST", "/api/models/a/start?wait=soon", 422, "invalid_request"),
-        ("POST", "/api/models/a/start?wait=601", 422, "invalid_request"),
-        ("GET", "/api/plan", 422, "invalid_request"),
-        ("POST", "/api/models/a/sleep", 409, "conflict"),
-    ],
-)
-async def test_refusals_have_our_shape(api: Admin, method: str, path: str, status: int, code: str) -> None:
+REFUSED = [
+    ("GET", "/api/nothing", 404, "unknown_route"),
+    ("POST", "/api/status", 405, "method_not_allowed"),
+    ("GET", "/api/models/nope", 404, "model_not_found"),
+    ("GET", "/api/models//start", 404, "model_not_found"),
+    ("POST", "/api/models/a/start?wait=soon", 422, "invalid_request"),
+    ("POST", "/api/models/a/start?wait=601", 422, "invalid_request"),
+    ("GET", "/api/plan", 422, "invalid_request"),
+    ("POST", "/api/models/a/sleep", 409, "conflict"),
+]
+
+
+async def test_refusals_have_our_shape(api: Admin) -> None:
     """Whoever refuses, framework or domain: one form, a code for programs, a message for people."""
-    answer = await api.client.request(method, path)
-    assert answer.status_code == status, answer.text
-    assert_problem(answer, code)
+    for method, path, status, code in REFUSED:
+        answer = await api.client.request(method, path)
+        assert answer.status_code == status, answer.text
+        assert_problem(answer, code)
 
 
 async def test_every_answer_has_a_request_id(api: Admin) -> None:

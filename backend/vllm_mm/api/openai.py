@@ -1,0 +1,269 @@
+"""The data plane as a raw ASGI application: the model list, refusals, and the same gateway as the protocol class for
+whoever serves it with another HTTP implementation. No framework objects on the way."""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
+
+import msgspec
+
+from vllm_mm.api.problems import explain
+from vllm_mm.domain.errors import MMError, PayloadTooLarge, UnknownModel, UnknownRoute
+from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.exchange import Exchange
+from vllm_mm.gateway.bodies import error_body
+from vllm_mm.gateway.forward import Gateway
+from vllm_mm.gateway.head import read_head
+from vllm_mm.gateway.identity import require
+from vllm_mm.gateway.ports import Framing, Headers, Problem
+from vllm_mm.gateway.relay import Call
+from vllm_mm.gateway.routes import ROUTES, Form, Route
+
+Scope_: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope_, Receive, Send], Awaitable[None]]
+
+HIGH_WATER: Final = 1 << 18
+"""Bytes held for a slow client before the engine is read no further."""
+_PREFIXES: Final = ("/v1/", "/v2/")
+_MODELS: Final = "/v1/models"
+
+
+class OpenAIApp:
+    """Answers `/v1/*` (and the few data-plane paths outside it); everything else goes to `fallback`."""
+
+    def __init__(self, gateway: Gateway, fallback: App | None = None) -> None:
+        self._gateway = gateway
+        self._fallback = fallback
+        self._since = int(time.time())
+
+    async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path: str = scope["path"]
+            route = ROUTES.get(scope.get("raw_path") or path.encode())
+            if route is not None or path.startswith(_PREFIXES) or path in {"/v1", "/v2"} or self._fallback is None:
+                await self._answer(scope, receive, send, route)
+                return
+        if self._fallback is not None:
+            await self._fallback(scope, receive, send)
+
+    async def _answer(self, scope: Scope_, receive: Receive, send: Send, route: Route | None) -> None:
+        method: str = scope["method"]
+        if route is not None and method == "POST":
+            await self._serve(scope, receive, send, route)
+            return
+        headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
+        request_id = self._gateway.new_id(headers)
+        extra: Headers = []
+        try:
+            path: str = scope["path"]
+            raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
+            if raw == _MODELS or raw.startswith(_MODELS + "/"):
+                if method not in {"GET", "HEAD"}:
+                    extra = [(b"allow", b"GET")]
+                    raise MethodNotAllowed(f"{method} is not for {_MODELS}; use GET.")
+                key = self._reader(headers)
+                body = (
+                    self._model(unquote(raw[len(_MODELS) + 1 :]), key)
+                    if len(raw) > len(_MODELS) + 1
+                    else self._models(key)
+                )
+                status = 200
+            elif route is not None:
+                extra = [(b"allow", b"POST")]
+                raise MethodNotAllowed(f"{method} is not for {route.name}; use POST.")
+            else:
+                raise UnknownRoute(f"There is no {method} {path} here. GET /docs lists what there is.")
+        except MMError as error:
+            problem = explain(error)
+            if isinstance(error, MethodNotAllowed):
+                problem = Problem(405, error.message, error.code)
+            form = route.form if route is not None else Form.OPENAI
+            status, body = problem.status, error_body(problem, form, request_id)
+            extra += problem.headers.items()
+        extra += ((b"x-request-id", request_id.encode()), (b"content-type", b"application/json"))
+        extra.append((b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": extra})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+    # The model list: from memory; wakes nothing.
+
+    def _reader(self, headers: Headers) -> Key:
+        head = read_head(headers)
+        key = self._gateway.keys.identify(head.authorization, head.api_key)
+        if not key.allows(Scope.READ):
+            require(key, Scope.INFER)
+        return key
+
+    def _models(self, key: Key) -> bytes:
+        items = [
+            self._item(name, spec)
+            for spec in self._gateway.leases.catalog
+            if key.may_use(spec.id)
+            for name in (*spec.served_names, *spec.lora)
+        ]
+        return msgspec.json.encode({"object": "list", "data": items})
+
+    def _model(self, name: str, key: Key) -> bytes:
+        spec = self._gateway.leases.catalog.resolve(name)
+        if not key.may_use(spec.id):
+            raise UnknownModel(f"The model `{name}` does not exist, or this key may not use it.")
+        return msgspec.json.encode(self._item(name, spec))
+
+    def _item(self, name: str, spec: ModelSpec) -> dict[str, object]:
+        """vLLM's own fields, and the state."""
+        length = spec.args.get("max-model-len", spec.args.get("max_model_len"))
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._since,
+            "owned_by": "vllm",
+            "root": spec.lora.get(name, spec.model or spec.id),
+            "parent": spec.id if name in spec.lora else None,
+            "max_model_len": length if isinstance(length, int) else None,
+            "permission": [],
+            "status": self._gateway.leases.describe(spec.id).state.value,
+        }
+
+    # A model's request
+
+    async def _serve(self, scope: Scope_, receive: Receive, send: Send, route: Route) -> None:
+        gateway = self._gateway
+        headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
+        call = Call(route, scope["query_string"], headers, b"", gateway.clock.now(), gateway.clock.wall())
+        client = AsgiClient()
+        call.body, call.refused, client.gone = await self._body(headers, receive)
+        loop = asyncio.get_running_loop()
+        serving = loop.create_task(gateway.serve(call, client))
+        watching = loop.create_task(_watch(receive, client, serving))
+        try:
+            await client.pump(send, serving)
+        finally:
+            watching.cancel()
+            if not serving.done():
+                # The server ends this application: its own way of saying that it shuts down.
+                serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+
+    async def _body(self, headers: Headers, receive: Receive) -> tuple[bytes | bytearray, MMError | None, bool]:
+        """The whole body; or why it is not taken; or that the client left."""
+        limit = self._gateway.rules.body
+        declared = next((int(v) for k, v in headers if k == b"content-length"), 0)
+        if declared > limit:
+            return b"", too_large(limit), False
+        if declared > (1 << 16) and not self._gateway.admits(headers):
+            return b"", None, False  # the gateway refuses it by its key
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return b"", None, True
+            body += message.get("body", b"")
+            if len(body) > limit:
+                return b"", too_large(limit), False
+            if not message.get("more_body", False):
+                return body, None, False
+
+
+class MethodNotAllowed(MMError):
+    """A known path with a method that it does not have."""
+
+    code = "method_not_allowed"
+
+
+def too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"The body is larger than {limit} bytes (limits.body). Send less, or raise the limit.")
+
+
+async def _watch(receive: Receive, client: "AsgiClient", serving: asyncio.Task[None]) -> None:
+    """A client that leaves ends its request at once."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    if not client.complete:
+        client.gone = True
+        serving.cancel()
+        client.wake()
+
+
+class AsgiClient:
+    """The client's end behind ASGI's asynchronous `send`: answers are queued here and pumped by the application."""
+
+    raw = False
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.complete = False
+        self._messages: deque[Message] = deque()
+        self._held = 0
+        self._ended = False
+        self._some = asyncio.Event()
+        self._exchange: Exchange | None = None
+        self._paused = False
+
+    # Client
+
+    def start(self, status: int, headers: Headers, framing: Framing, length: int | None = None) -> None:
+        if framing is Framing.LENGTH or (framing is Framing.EMPTY and length is not None):
+            headers = [*headers, (b"content-length", b"%d" % (length or 0))]
+        self._put({"type": "http.response.start", "status": status, "headers": headers})
+
+    def data(self, chunk: bytes) -> None:
+        if not chunk or self.gone:
+            return
+        self._held += len(chunk)
+        self._put({"type": "http.response.body", "body": chunk, "more_body": True})
+        if self._held > HIGH_WATER and not self._paused and self._exchange is not None:
+            self._paused = True
+            self._exchange.pause()
+
+    def finish(self) -> None:
+        self._put({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def cut(self) -> None:
+        self._ended = True
+        self._some.set()
+
+    def bind(self, exchange: Exchange | None) -> None:
+        self._exchange = exchange
+        if exchange is not None and self._paused:
+            exchange.pause()
+
+    # The application's side
+
+    def wake(self) -> None:
+        self._some.set()
+
+    async def pump(self, send: Send, serving: asyncio.Task[None]) -> None:
+        """Send what comes until the answer is complete, cut, or the client is gone. A cut answer is left without its
+        last message, which makes servers close the connection in the middle of it."""
+        serving.add_done_callback(lambda _: self._some.set())
+        while not self.gone and not self.complete:
+            if not self._messages:
+                if self._ended or serving.done():
+                    return
+                self._some.clear()
+                await self._some.wait()
+                continue
+            message = self._messages.popleft()
+            last = message["type"] == "http.response.body" and not message["more_body"]
+            await send(message)
+            self._held -= len(message.get("body", b""))
+            if last:
+                self.complete = True
+            if self._paused and self._held < HIGH_WATER // 2:
+                self._paused = False
+                if self._exchange is not None:
+                    self._exchange.resume()
+
+    def _put(self, message: Message) -> None:
+        if not self.gone:
+            self._messages.append(message)
+            self._some.set()
