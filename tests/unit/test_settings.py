@@ -183,6 +183,33 @@ def test_the_environment_reaches_everything(home: Path) -> None:
     assert s.swap.max_wait == 1.0
 
 
+def test_errors_in_the_environment_and_in_flags(home: Path) -> None:
+    """They name the variable, or the command line, in place of a line."""
+    env = {
+        "VLLM_MM_QUEUE": "{max_size: 3",
+        "VLLM_MM_SERVR__PORT": "1",
+        "VLLM_MM_DEFAULTS__ARGS__ROPE__scaling": "2",
+        "VLLM_MM_MODELS__a__ENV__X": "true",
+    }
+    found = errors(home, env=env, flags={"devices": "[", "swap": {"max_wiat": 1}})
+    assert len(found) == 5, found
+    assert found[0].startswith("environment variable VLLM_MM_QUEUE: this is not YAML")
+    assert found[1].startswith("command line: this is not YAML")
+    assert "environment variable VLLM_MM_SERVR__PORT: servr: unknown key; did you mean `server`?" in found
+    assert (
+        "environment variable VLLM_MM_MODELS__a__ENV__X: models.a.env.X: expected text (put it in quotes), not True"
+        in found
+    )
+    assert "command line: swap.max_wiat: unknown key; did you mean `max_wait`?" in found
+
+
+def test_a_file_that_is_no_text(home: Path) -> None:
+    """Told apart from YAML that is wrong."""
+    (home / "c.yaml").write_bytes(b"server: \xff")
+    with pytest.raises(SettingsError, match=r"c\.yaml: not UTF-8 text \(byte 8\)"):
+        load(Path("c.yaml"), {}, {}, home)
+
+
 def test_the_order_of_files(home: Path) -> None:
     """--config, else ./vllm-mm.yaml, else the XDG folder, else none."""
     env = {"HOME": str(home / "home")}
@@ -355,6 +382,8 @@ def test_no_model_ids(home: Path, bad: str) -> None:
     [
         ("devices: []", "devices: an empty list"),
         ("devices: [{id: s, simulated: true}]", "devices[0]: a simulated device needs its `memory`"),
+        ("devices: [0, 0]", "devices[1].id: '0' is listed already; remove one"),
+        ("models: {a: {model: '${env.1X}'}}", "models.a.model: `${env.1X}` names no environment variable"),
         ("devices: gpu", "devices: 'gpu' is none of 'auto' or 'cpu'"),
         ("devices: [{memory: 1GiB}]", "devices[0].id: is missing"),
         ("devices: [{id: a, memory: 1GiB, headroom: 1GiB}]", "devices[0].headroom: has to be smaller"),
@@ -381,7 +410,7 @@ def test_contradictions(home: Path, text: str, message: str) -> None:
     """Each names the key and what to do."""
     found = errors(home, text)
     assert len(found) == 1, found
-    assert re.sub(r"^vllm-mm\.yaml:\d+: ", "", found[0]).startswith(message), found
+    assert re.sub(r"^vllm-mm\.yaml:[\d:]+ ", "", found[0]).startswith(message), found
 
 
 def test_no_auth_beyond_loopback_unless_forced(home: Path) -> None:

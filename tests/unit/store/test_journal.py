@@ -235,6 +235,7 @@ async def test_pruning(journal: Journal) -> None:
     assert [e.seq for e in rest] == list(range(1201, 1301))
     async with journal.subscribe(1250) as events:
         assert [e.seq for e in await take(events, 50)] == list(range(1251, 1301))
+    assert [e.seq for e in await journal.read(after=1250, before=1256, model="b")] == [1251, 1253, 1255]
     assert [e.seq for e in await journal.recent(2, model="b")] == [1297, 1299]
     assert await journal.prune(before=RealClock().wall() + 10, keep=None) == 100
     assert await journal.recent() == []

@@ -18,7 +18,7 @@ from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.models import Models
-from vllm_mm.store.retention import STARTS_KEPT, STEP, Retention
+from vllm_mm.store.retention import INTERVAL, STARTS_KEPT, STEP, Retention
 from vllm_mm.store.usage import Filter, GroupBy, Ledger
 
 LAUNCH = LaunchRecord(
@@ -260,6 +260,31 @@ class TestRetention:
         assert [r.id for r in (await ledger.recent()).records] == [f"n{i}" for i in reversed(range(5, 20))]
         keep = RetentionConfig(events=None, max_events=None, requests=None, max_requests=None)
         assert await Retention(database, journal, keep, clock).prune() == {"events": 0, "requests": 0, "starts": 0}
+        await close(journal, clock)
+
+    async def test_a_round_that_fails_is_made_up_for(
+        self, database: Database, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A database that is away for one round does not end the tidying."""
+        clock = FakeClock()
+        journal = await Journal.open(database, clock)
+        retention = Retention(database, journal, RetentionConfig(), clock)
+        rounds: list[bool] = []
+
+        async def prune() -> dict[str, int]:
+            rounds.append(True)
+            if len(rounds) == 1:
+                raise OSError("gone")
+            return {}
+
+        retention.prune = prune
+        task = asyncio.create_task(retention.run())
+        await clock.advance(INTERVAL * 2 + 1)
+        assert len(rounds) == 3
+        assert "cannot delete old rows now: gone" in caplog.text
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         await close(journal, clock)
 
     async def test_the_history_of_starts_is_bounded(self, database: Database) -> None:
