@@ -113,6 +113,7 @@ async def test_a_bad_row_is_dropped_alone(caplog: pytest.LogCaptureFixture) -> N
         behind.add(i)
     await clock.advance(1)
     assert table.rows == [0, 1, 3, 4, 6, 7]
+    assert table.calls == [3, 1, 1, 1, 3, 1, 1, 1, 2]  # back to whole batches once the bad row is found
     assert behind.dropped == 2
     assert "cannot be written" in caplog.text
     assert await end(behind, clock)
@@ -130,6 +131,7 @@ async def test_beyond_the_limit_the_oldest_go() -> None:
         behind.add(i)
     assert behind.backlog == 10
     assert behind.dropped == 5
+    assert behind.pending() == [0, 1, 2, *range(8, 15)]
     table.gate.set()
     await clock.advance(1)
     assert table.rows == [0, 1, 2, *range(8, 15)]

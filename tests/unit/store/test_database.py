@@ -83,6 +83,24 @@ async def test_many_writers_and_readers(database: Database) -> None:
         assert (await connection.execute(select(Meta.value))).scalar_one() == "20"
 
 
+async def test_writers_of_two_processes(database: Database, url: str) -> None:
+    """The controller and a command beside it do not overwrite each other, nor fail because the other wrote meanwhile."""
+    other = Database(url)
+    async with database.write() as connection:
+        await connection.execute(insert(Meta), {"name": "n", "value": "0"})
+
+    async def increment(mine: Database) -> None:
+        for _ in range(10):
+            async with mine.write() as connection:
+                value = int((await connection.execute(select(Meta.value))).scalar_one())
+                await connection.execute(mine.upsert(Meta, "name"), {"name": "n", "value": str(value + 1)})
+
+    await asyncio.gather(increment(database), increment(other))
+    async with other.read() as connection:
+        assert (await connection.execute(select(Meta.value))).scalar_one() == "20"
+    await other.close()
+
+
 async def test_a_reader_does_not_wait_for_a_writer(database: Database) -> None:
     """What is not committed is not seen, and holds nobody up."""
     async with database.write() as writer:
