@@ -163,7 +163,7 @@ class FakeChannel:
     def __init__(self, world: "World", address: Address) -> None:
         self.world = world
         self.process = world.by_address[str(address)]
-        self.last_activity = 0.0
+        self.reads = 0
 
     def send(self, request: UpstreamRequest, sink: ResponseSink) -> FakeExchange:
         assert self.process.record.model in self.world.running, "a request reached an engine that does not run"

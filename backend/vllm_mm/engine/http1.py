@@ -34,17 +34,27 @@ class Carrier(Protocol):
     def failed(self, connection: "Connection", reason: str) -> None: ...
 
 
+class Traffic:
+    """Counts what comes from one engine; a counter and not a clock, because it is touched for every read."""
+
+    __slots__ = ("reads",)
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+
 class Connection(asyncio.Protocol):
     """One connection to an engine, carrying one exchange at a time."""
 
     __slots__ = (
         "_carrier", "_chunked", "_complete", "_connection_options", "_eof", "_extra", "_headers", "_held",
         "_in_body", "_in_chunk", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
-        "_paused", "_previous", "_raw", "_relay", "_sink", "began", "idle_since", "started", "transport",
+        "_paused", "_previous", "_raw", "_relay", "_sink", "_traffic", "began", "idle_since", "started", "transport",
     )  # fmt: skip
 
-    def __init__(self, on_idle_loss: "OnIdleLoss") -> None:
+    def __init__(self, on_idle_loss: "OnIdleLoss", traffic: Traffic) -> None:
         self._on_idle_loss = on_idle_loss
+        self._traffic = traffic
         self.transport: asyncio.Transport | None = None
         self.idle_since = 0.0
         self.began = False
@@ -126,6 +136,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self.began = True
+        self._traffic.reads += 1
         try:
             if self._in_body:
                 body = data

@@ -427,16 +427,17 @@ class ModelInstance:
 
     async def _monitor(self, generation: int) -> None:
         """Notice an engine that lives but is of no use."""
-        control, misses, quiet_since = self._require_control(), 0, self._tools.clock.now()
+        control, misses, reads, quiet_since = self._require_control(), 0, -1, self._tools.clock.now()
         while True:
             await self._tools.clock.sleep(HEALTH_EVERY)
             misses = 0 if await self._answers(control) else misses + 1
             if misses >= HEALTH_MISSES:
                 self.tell(lc.Unhealthy(generation, f"health did not answer {misses} times in a row"))
                 return
-            now = self._tools.clock.now()
-            moved = self._channel.last_activity if self._channel is not None else now
-            quiet_since = max(quiet_since, moved) if self.gate.count else now
+            now, before = self._tools.clock.now(), reads
+            reads = self._channel.reads if self._channel is not None else 0
+            if reads != before or not self.gate.count:
+                quiet_since = now
             if now - quiet_since < STUCK_AFTER:
                 continue
             try:

@@ -15,7 +15,7 @@ import httpx
 from vllm_mm.domain.errors import MMError, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.specs import Task
 from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
-from vllm_mm.engine.http1 import Connection
+from vllm_mm.engine.http1 import Connection, Traffic
 from vllm_mm.engine.ports import Address
 
 __all__ = ["ControlChannel", "Exchange", "InferenceChannel", "ResponseSink", "UpstreamRequest"]
@@ -170,8 +170,14 @@ class InferenceChannel:
         self._limit = limit
         self._idle_s = idle
         self._idle: list[Connection] = []
+        self._traffic: Final = Traffic()
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
+
+    @property
+    def reads(self) -> int:
+        """How often something came from the engine; when it stands still although requests are out, it may hang."""
+        return self._traffic.reads
 
     @property
     def idle(self) -> int:
@@ -222,7 +228,7 @@ class InferenceChannel:
             self._sweep = self.loop.call_later(self._idle_s, self._expire)
 
     def _make(self) -> Connection:
-        return Connection(self._lost)
+        return Connection(self._lost, self._traffic)
 
     def _take(self) -> Connection | None:
         """The one used last: the others grow old and are closed."""
