@@ -7,17 +7,18 @@ complete and else sets `cycle.keep_alive` to False.
 """
 
 import asyncio
+import inspect
 import socket
 import struct
 from typing import Any, Final, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from vllm_mm.api.openai import OpenAIApp, too_large
-from vllm_mm.domain.errors import MMError, Unavailable
+from vllm_mm.domain.errors import BadRequest, MMError, Unavailable
 from vllm_mm.engine.exchange import Exchange
 from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.forward import Gateway
@@ -64,8 +65,8 @@ class HotCycle:
     """One data-plane request of a connection and its answer: the gateway's `Client`, and to uvicorn a cycle."""
 
     __slots__ = (
-        "_exchange", "_framing", "_head", "_http10", "_protocol", "body_complete", "call", "disconnected", "gone", "keep_alive",
-        "message_event", "raw", "refused", "response_complete", "started", "wants_continue",
+        "_exchange", "_framing", "_head", "_http10", "_protocol", "body_complete", "call", "direct", "disconnected", "gone",
+        "keep_alive", "message_event", "raw", "refused", "response_complete", "started", "task", "wants_continue",
     )  # fmt: skip
 
     def __init__(self, protocol: "HotProtocol", call: Call, *, keep_alive: bool, http10: bool) -> None:
@@ -83,6 +84,9 @@ class HotCycle:
         self.refused = False
         """Its body is not wanted; the connection closes after the answer."""
         self.wants_continue = False
+        self.direct = 0
+        """The size of a body that is read past the parser."""
+        self.task: asyncio.Task[None] | None = None
         # What uvicorn asks of a cycle.
         self.keep_alive = keep_alive
         self.disconnected = False
@@ -93,15 +97,11 @@ class HotCycle:
 
     def start(self, status: int, headers: Headers, framing: Framing, length: int | None = None) -> None:
         parts = [STATUS_LINE[status]]
-        dated = False
         for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
-            if name == b"date":
-                dated = True
-        for name, value in self._protocol.server_state.default_headers:
-            if name == b"date" and dated:
-                continue
-            parts += (name, b": ", value, b"\r\n")
+        for default in self._protocol.server_state.default_headers:
+            if not any(default[0] == name for name, _ in headers):
+                parts += (default[0], b": ", default[1], b"\r\n")
         if framing is Framing.LENGTH or (framing is Framing.EMPTY and length is not None):
             parts.append(b"content-length: %d\r\n" % (length or 0))
         elif framing is not Framing.EMPTY:
@@ -145,7 +145,7 @@ class HotCycle:
     def cut(self) -> None:
         self.response_complete = True
         self._head = None
-        self._protocol.cut(self, unframed=self._http10 and self._framing is Framing.CHUNKED)
+        self._protocol.cut(unframed=self._http10 and self._framing is Framing.CHUNKED)
 
     def bind(self, exchange: Exchange | None) -> None:
         self._exchange = exchange
@@ -153,6 +153,16 @@ class HotCycle:
             exchange.pause()
 
     # The connection's side
+
+    def leave(self) -> None:
+        """The client closed the connection."""
+        if self.response_complete:
+            return
+        self.gone = True
+        task = self.task
+        # A task that has not begun would end without a row; it will see `gone` by itself.
+        if task is not None and inspect.getcoroutinestate(cast("Any", task.get_coro())) != inspect.CORO_CREATED:
+            task.cancel()
 
     def pause(self) -> None:
         if self._exchange is not None:
@@ -176,21 +186,26 @@ class HotProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.app = cast("Any", OpenAIApp(self._gateway, fallback=self.app))
         self._rules = self._gateway.rules
-        self.app = OpenAIApp(self._gateway, fallback=cast("Any", self.app))  # pyright: ignore[reportAttributeAccessIssue]  # uvicorn's type names its own aliases
         self._hot: HotCycle | None = None
         """The request that the parser is in, when it is ours."""
         self._answering: HotCycle | None = None
         """The request of ours whose turn it is."""
+        self._asgi: RequestResponseCycle | None = None
+        """The request of the application whose turn it is."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._direct: bytearray | None = None
-        self._filled = 0
+        """Where the rest of a large body goes."""
         self._dropping = False
+        """What comes is not read any more: the connection is about to close."""
+        self._block = 0
         self._head_size = 0
         self._in_head = False
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._head_since = 0.0
         self._touched = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
 
     # asyncio.Protocol
 
@@ -203,18 +218,20 @@ class HotProtocol(HttpToolsProtocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        waiting = [cycle for cycle, _ in self.pipeline if isinstance(cycle, HotCycle)]
-        if self._hot is not None and self._hot not in waiting and not self._hot.started:
-            waiting.append(self._hot)
-        for cycle in waiting:
-            # They asked, so they get their row; the gateway sees that they are gone and does nothing else.
+        queued: list[Any] = [cycle for cycle, _ in self.pipeline]
+        unserved = [cycle for cycle in queued if isinstance(cycle, HotCycle)]
+        if self._hot is not None and not self._hot.started and self._hot not in unserved:
+            unserved.append(self._hot)
+        self.pipeline.clear()
+        for cycle in unserved:
+            # They asked, so each gets its row; the gateway sees that the client is gone and does nothing else.
             cycle.gone = True
             self._serve(cycle)
-        if self._answering is not None and not self._answering.response_complete:
-            self._answering.gone = True
-            task = self._task
-            if task is not None:
-                task.cancel()
+        if self._answering is not None:
+            self._answering.leave()
+        if self._asgi is not None and not self._asgi.response_complete:
+            self._asgi.disconnected = True
+            self._asgi.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -240,22 +257,287 @@ class HotProtocol(HttpToolsProtocol):
     # Reading a request
 
     def _feed(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_size += len(data)
+        self._block = len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._unsupported_upgrade_warning()
-        except _HeadTooLarge:
-            self._refuse_connection(431, f"The request's head is larger than {self._rules.header} bytes (limits.header).")
         except httptools.HttpParserError as error:
-            if isinstance(error.__context__, _HeadTooLarge):
-                self._refuse_connection(
-                    431, f"The request's head is larger than {self._rules.header} bytes (limits.header)."
-                )
+            cause = error.__context__ or error
+            if isinstance(cause, _HeadTooLarge):
+                self._refuse_head()
             else:
-                self._refuse_connection(400, f"This is not a valid HTTP request: {error.__context__ or error}.")
-        if self._in_head and self._head_size > self._rules.header and not self._dropping:
-            self._refuse_connection(
-                431, f"The request's head is larger than {self._rules.header} bytes (limits.header)."
-            )
+                self._refuse_connection(400, f"This is not a valid HTTP request: {cause}.")
+            return
+        if self._in_head:
+            self._head_size += len(data)
+            if self._head_size > self._rules.header:
+                self._refuse_head()
+        elif self._hot is not None and self._hot.direct:
+            self._take_over(self._hot)
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._hot = None
+        self._in_head = True
+        self._head_size = 0
+        self._head_since = self._touched
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._head_size + self._block > self._rules.header:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > self._rules.header:
+                raise _HeadTooLarge
+        if self.parser.get_method() == b"POST":
+            path, _, query = self.url.partition(b"?")
+            route = ROUTES.get(path)
+            if route is not None:
+                self._begin(route, query)
+                return
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url = url
+        self.headers += headers
+        self.expect_100_continue = expects
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self._hot
+        if cycle is None:
+            super().on_body(body)
+        elif not cycle.refused:
+            self._size += len(body)
+            if self._size > self._rules.body:
+                self._unwanted(cycle, too_large(self._rules.body))
+            else:
+                self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        cycle = self._hot
+        if cycle is None:
+            super().on_message_complete()
+            return
+        pieces, self._pieces = self._pieces, []
+        self._complete(cycle, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _begin(self, route: Route, query: bytes) -> None:
+        """The head of a request of ours is complete."""
+        clock, headers = self._gateway.clock, self.headers
+        http10 = self.parser.get_http_version() == "1.0"
+        call = Call(route, query, headers, b"", clock.now(), clock.wall())
+        cycle = HotCycle(self, call, keep_alive=not http10 and self.parser.should_keep_alive(), http10=http10)
+        before: Any = self.cycle
+        self.cycle = cast("Any", cycle)
+        self._hot = cycle
+        self._size = 0
+        self._pieces = []
+        cycle.wants_continue = self.expect_100_continue
+        declared, suspicious = 0, self.expect_100_continue
+        for name, value in headers:
+            if name == b"content-length":
+                declared = int(value)
+            elif name == b"transfer-encoding":
+                suspicious = True
+        ours = before is None or before.response_complete
+        if ours:
+            self._answering = cycle
+        else:
+            self.pipeline.appendleft((cast("Any", cycle), self.app))
+            if len(self.pipeline) >= PIPELINED:
+                self.flow.pause_reading()
+        if declared > self._rules.body:
+            self._unwanted(cycle, too_large(self._rules.body))
+        elif len(self.connections) > self._rules.connections:
+            self._unwanted(cycle, Unavailable("Too many connections (limits.connections). Try again in a few seconds."))
+        elif (suspicious or declared > DIRECT) and not self._gateway.admits(headers):
+            self._unwanted(cycle, None)
+        else:
+            cycle.direct = declared if declared > DIRECT else 0
+            if ours:
+                self._go_on(cycle)
+
+    def _take_over(self, cycle: HotCycle) -> None:
+        """Read the rest of a large body straight into its place: no copy by the parser, none to join the pieces."""
+        self._direct = buffer = bytearray(cycle.direct)
+        at = 0
+        for piece in self._pieces:
+            buffer[at : at + len(piece)] = piece
+            at += len(piece)
+        self._pieces = []
+        self._size = at
+
+    def _fill(self, buffer: bytearray, data: bytes) -> bytes:
+        """Returns what belongs to the next request."""
+        end = self._size + len(data)
+        if end <= len(buffer):
+            buffer[self._size : end] = data
+            self._size = end
+            rest = b""
+        else:
+            room = len(buffer) - self._size
+            buffer[self._size :] = memoryview(data)[:room]
+            self._size += room
+            rest = data[room:]
+        if self._size == len(buffer):
+            self._direct = None
+            # The old parser still waits for this body.
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._complete(cast("HotCycle", self._hot), buffer)
+        return rest
+
+    def _complete(self, cycle: HotCycle, body: bytes | bytearray) -> None:
+        self._hot = None
+        cycle.body_complete = True
+        if not cycle.refused:
+            cycle.call.body = body
+            if self._answering is cycle:
+                self._serve(cycle)
+
+    def _unwanted(self, cycle: HotCycle, error: MMError | None) -> None:
+        """Answer without the body. No error: the gateway will find its own in the head."""
+        cycle.refused = True
+        cycle.keep_alive = False
+        cycle.direct = 0
+        cycle.call.refused = error
+        self._pieces = []
+        if self._answering is cycle:
+            self._serve(cycle)
+
+    # Answering
+
+    def _serve(self, cycle: HotCycle) -> None:
+        if cycle.started:
+            return
+        cycle.started = True
+        cycle.task = task = self.loop.create_task(self._gateway.serve(cycle.call, cycle))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _go_on(self, cycle: HotCycle) -> None:
+        """It is its turn."""
+        if cycle.body_complete or cycle.refused:
+            self._serve(cycle)
+        elif cycle.wants_continue:
+            self.transport.write(_CONTINUE)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if isinstance(cycle, HotCycle):
+            self._answering = cycle
+            self._go_on(cycle)
+        else:
+            self._asgi = cycle
+            super()._start_asgi_task(cycle, app)
+
+    def answered(self, cycle: HotCycle) -> None:
+        """The answer is complete."""
+        self._answering = None
+        if self.transport.is_closing():
+            return
+        if cycle.refused and not cycle.body_complete:
+            self.server_state.total_requests += 1
+            self._linger()
+        elif not cycle.keep_alive:
+            self.server_state.total_requests += 1
+            self.transport.close()
+        else:
+            self.on_response_complete()
+
+    def cut(self, *, unframed: bool) -> None:
+        """End the connection in the middle of an answer. `unframed`: the connection's end would be taken for the
+        answer's, so it has to be a reset."""
+        self._answering = None
+        self._dropping = True
+        transport = self.transport
+        if unframed:
+            sock = transport.get_extra_info("socket")
+            if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            transport.abort()
+        else:
+            transport.close()
+            self.loop.call_later(CLOSING, transport.abort)
+
+    def on_response_complete(self) -> None:
+        """As in uvicorn, but for the keep-alive timer: one per connection looks at the clock when it fires."""
+        self.server_state.total_requests += 1
+        self._asgi = None
+        if self.transport.is_closing():
+            return
+        self._touched = self.loop.time()
+        if self._dropping:
+            self._linger()
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    # Ends
+
+    def _check_idle(self) -> None:
+        rules, now = self._rules, self.loop.time()
+        cycle: Any = self.cycle
+        again = min(rules.keep_alive, rules.header_timeout)
+        if self.transport.is_closing():
+            return
+        if isinstance(cycle, HotCycle) and self._answering is cycle and not cycle.started:
+            if now - self._touched >= BODY_TIMEOUT:
+                self._direct = None
+                self._dropping = True
+                self._unwanted(cycle, BadRequest(f"The rest of the body did not come within {BODY_TIMEOUT:g} s."))
+        elif cycle is not None and not cycle.response_complete:
+            pass  # it is being answered
+        elif self._in_head:
+            again = self._head_since + rules.header_timeout - now
+            if again <= 0:
+                self._refuse_connection(
+                    408, f"The request's head took longer than {rules.header_timeout:g} s (limits.header_timeout)."
+                )
+                return
+        else:
+            again = self._touched + (rules.header_timeout if cycle is None else rules.keep_alive) - now
+            if again <= 0:
+                self.transport.close()
+                return
+        self._idle_timer = self.loop.call_later(max(0.01, again), self._check_idle)
+
+    def _refuse_head(self) -> None:
+        self._refuse_connection(431, f"The request's head is larger than {self._rules.header} bytes (limits.header).")
+
+    def _refuse_connection(self, status: int, message: str) -> None:
+        """What came is no request: say so if it is its turn, and close."""
+        self._dropping = True
+        cycle: Any = self.cycle
+        if self._hot is not None and not self._hot.started:
+            self._unwanted(self._hot, BadRequest(message))
+            return
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False  # an earlier request is being answered; the connection ends with that
+            return
+        request_id = self._gateway.new_id([])
+        code = (
+            "request_header_too_large" if status == 431 else "request_timeout" if status == 408 else "invalid_request"
+        )
+        body = error_body(Problem(status, message, code), Form.OPENAI, request_id)
+        head = [STATUS_LINE[status]]
+        for name, value in (*self.server_state.default_headers, (b"x-request-id", request_id.encode())):
+            head += (name, b": ", value, b"\r\n")
+        head.append(b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body))
+        self.transport.write(b"".join((*head, body)))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close, but read on for a moment: a close with unread bytes would reset the connection, and the client might
+        lose the answer that says why."""
+        self._dropping = True
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER, self.transport.close)
+
+
+class _HeadTooLarge(Exception):
+    """Raised in a parser callback, to leave the parser."""

@@ -31,8 +31,7 @@ from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.exchange import UpstreamRequest
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require
-from vllm_mm.gateway.ledger import Recorder
-from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Rules
+from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Record, Rules
 from vllm_mm.gateway.progress import Comments
 from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
 from vllm_mm.gateway.rename import request_parts
@@ -70,7 +69,7 @@ class Gateway:
         self,
         leases: Leases,
         keys: Keyring,
-        recorder: Recorder,
+        record: Record,
         explain: Explain,
         clock: Clock,
         rules: Rules | None = None,
@@ -80,7 +79,7 @@ class Gateway:
         self.rules: Final = rules or Rules()
         self.clock: Final = clock
         self._now = clock.now
-        self._recorder = recorder
+        self._record = record
         self._explain = explain
         self._names = Names()
         self._running: dict[str, Relay] = {}
@@ -133,7 +132,7 @@ class Gateway:
         finally:
             client.bind(None)
             del self._running[relay.own_id]
-            self._recorder.record(relay.row(self._now()))
+            self._record(relay.row(self._now()))
 
     # The stages
 

@@ -1,6 +1,6 @@
 """What the gateway needs from its neighbours: leases, the client's connection, where rows go, and how errors are told."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -117,10 +117,8 @@ class Client(Protocol):
         ...
 
 
-class UsageSink(Protocol):
-    """Where ledger rows go."""
-
-    async def add(self, records: Sequence[RequestRecord]) -> None: ...
+Record: TypeAlias = Callable[[RequestRecord], None]
+"""Takes one row per request, at once and without failing (`store.behind.WriteBehind.add`)."""
 
 
 @dataclass(frozen=True, slots=True)
