@@ -145,11 +145,15 @@ class OpenAIApp:
         watching = loop.create_task(_watch(receive, client, serving))
         try:
             await client.pump(send, serving)
+        except BaseException:
+            # The server ends this application (its shutdown), or cannot send: the request ends, and says so if it can.
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+            await client.pump(send, serving)
+            raise
         finally:
             watching.cancel()
-            if not serving.done():
-                # The server ends this application: its own way of saying that it shuts down.
-                serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
 
@@ -253,11 +257,10 @@ class AsgiClient:
                 await self._some.wait()
                 continue
             message = self._messages.popleft()
-            last = message["type"] == "http.response.body" and not message["more_body"]
+            if message["type"] == "http.response.body" and not message["more_body"]:
+                self.complete = True
             await send(message)
             self._held -= len(message.get("body", b""))
-            if last:
-                self.complete = True
             if self._paused and self._held < HIGH_WATER // 2:
                 self._paused = False
                 if self._exchange is not None:

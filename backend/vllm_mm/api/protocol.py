@@ -212,7 +212,8 @@ class HotProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
         self._touched = self.loop.time()
-        self._idle_timer = self.loop.call_later(self._rules.header_timeout, self._check_idle)
+        first = min(self._rules.keep_alive, self._rules.header_timeout)
+        self._idle_timer = self.loop.call_later(first, self._check_idle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._idle_timer is not None:

@@ -12,6 +12,10 @@ KEEP: Final = 16384
 """Of a large piece only this many last bytes are kept."""
 PIECES: Final = 12
 """So many last pieces are kept: a stream's last event, usage and end marker come in pieces of their own."""
+SMALL: Final = 128
+"""Pieces up to this size are put together, so that many tiny ones do not push the end out..."""
+MERGED: Final = 4096
+"""...up to this size."""
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 _CHUNK_LINE = re.compile(rb"\r\n[0-9A-Fa-f]{1,8}(?:;[^\r\n]*)?\r\n")
@@ -45,20 +49,20 @@ class Meter:
     def __init__(self) -> None:
         self.size = 0
         self.first: bytes = b""
-        """The first piece, which holds the prompt's tokens in Messages streams."""
+        """The beginning, which holds the prompt's tokens in Messages streams."""
         self.pieces: deque[bytes] = deque(maxlen=PIECES)
         self.keep = self.pieces.append
 
     def piece(self, chunk: bytes) -> None:
         size = len(chunk)
-        if size > KEEP:
-            if not self.size:
-                self.first = chunk[:KEEP]
-            self.keep(chunk[-KEEP:])
+        if size > SMALL or not self.pieces:
+            self.keep(chunk if size <= KEEP else chunk[-KEEP:])
+        elif len(self.pieces[-1]) < MERGED:
+            self.pieces[-1] += chunk
         else:
-            if not self.size:
-                self.first = chunk
             self.keep(chunk)
+        if len(self.first) < MERGED:
+            self.first = chunk[:KEEP] if not self.size else self.first + chunk[:KEEP]
         self.size += size
 
     def usage(self) -> Usage:

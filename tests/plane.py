@@ -1,0 +1,285 @@
+"""The data plane under test: a real server on a real port, in both of its forms, over leases that need no manager."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from vllm_mm.api.openai import OpenAIApp
+from vllm_mm.api.problems import explain
+from vllm_mm.api.protocol import hot_protocol
+from vllm_mm.clock import RealClock
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.keys import Key, Scope, digest
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.scheduling import Ticket
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.domain.usage import RequestRecord
+from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
+from vllm_mm.engine.ports import Address
+from vllm_mm.engine.wire import InferenceChannel
+from vllm_mm.gateway.forward import Gateway
+from vllm_mm.gateway.identity import Keyring
+from vllm_mm.gateway.ports import Rules
+
+if TYPE_CHECKING:
+    from vllm_mm.domain.errors import MMError
+
+SECRET = "mm-test-secret"
+AUTH = {"authorization": f"Bearer {SECRET}"}
+
+
+class PlainLease:
+    """What a lease does, without a gate."""
+
+    def __init__(self, model: str, generation: int, channel: InferenceChannel) -> None:
+        self.model = model
+        self.engine_name = model
+        self.generation = generation
+        self._channel = channel
+        self.exchange_running: Exchange | None = None
+
+    async def exchange(
+        self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
+    ) -> None:
+        exchange = self._channel.send(request, sink)
+        self.exchange_running = exchange
+        try:
+            if on_started is not None:
+                on_started(exchange)
+            await exchange.done
+        finally:
+            self.exchange_running = None
+            exchange.abort(asyncio.CancelledError())
+
+
+@dataclass
+class Waiting:
+    position: int = 1
+    phase: str = "weights"
+    percent: float | None = 45.0
+    eta_s: float | None = 12.0
+
+
+@dataclass
+class Described:
+    state: State
+
+
+class PlainLeases:
+    """Leases on given addresses. `hold` makes every lease wait for it; `fail` makes it raise."""
+
+    def __init__(self, catalog: Catalog, address: Address) -> None:
+        self.catalog = catalog
+        self.channel = InferenceChannel(address, limit=256)
+        self.out: set[PlainLease] = set()
+        self.waiting: set[str] = set()
+        self.taken = 0
+        self.tickets: list[Ticket] = []
+        self.hold: asyncio.Event | None = None
+        self.fail: list[MMError] = []
+        self.channels: list[InferenceChannel] = []
+        """Used up one by one before `channel`."""
+
+    @contextlib.asynccontextmanager
+    async def _lease(self, ticket: Ticket) -> AsyncIterator[PlainLease]:
+        self.tickets.append(ticket)
+        self.waiting.add(ticket.id)
+        try:
+            if self.hold is not None:
+                await self.hold.wait()
+            if self.fail:
+                raise self.fail.pop(0)
+        finally:
+            self.waiting.discard(ticket.id)
+        self.taken += 1
+        channel = self.channels.pop(0) if self.channels else self.channel
+        lease = PlainLease(ticket.model, self.taken, channel)
+        self.out.add(lease)
+        try:
+            yield lease
+        finally:
+            self.out.discard(lease)
+
+    def lease(self, ticket: Ticket) -> contextlib.AbstractAsyncContextManager[PlainLease]:
+        return self._lease(ticket)
+
+    def wait_info(self, ticket: Ticket) -> Waiting:
+        return Waiting()
+
+    def describe(self, model: str) -> Described:
+        return Described(State.READY)
+
+
+MODEL = ModelSpec(id="org/model-1", aliases=("short",), lora={"tuned": "/lora"}, args={"max-model-len": 4096})
+OTHER = ModelSpec(id="other")
+
+
+@dataclass
+class Plane:
+    port: int
+    leases: PlainLeases
+    gateway: Gateway
+    server: uvicorn.Server
+    form: str
+    rows: list[RequestRecord] = field(default_factory=list)
+    serving: asyncio.Task[None] | None = None
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+
+    async def settled(self, rows: int, seconds: float = 5.0) -> None:
+        """Until so many rows are there; then nothing may be left: no lease, no ticket, no request."""
+        async with asyncio.timeout(seconds):
+            while len(self.rows) < rows or self.gateway.running:
+                await asyncio.sleep(0.005)
+        assert len(self.rows) == rows
+        assert not self.leases.out
+        assert not self.leases.waiting
+
+
+FORMS = ("protocol", "asgi")
+"""Inside uvicorn's protocol, and as a plain ASGI application on an unchanged uvicorn."""
+
+
+@contextlib.asynccontextmanager
+async def plane(
+    form: str, address: Address, *, rules: Rules | None = None, mode_none: bool = False
+) -> AsyncIterator[Plane]:
+    clock = RealClock()
+    keys = Keyring(clock, open_to_all=mode_none)
+    keys.replace(
+        [
+            Key("k1", "tester", digest(SECRET), frozenset({Scope.INFER})),
+            Key("k2", "narrow", digest("mm-narrow"), frozenset({Scope.INFER}), models=frozenset({"other"})),
+            Key("k3", "reader", digest("mm-reader"), frozenset({Scope.READ})),
+            Key("k4", "gone", digest("mm-gone"), frozenset({Scope.INFER}), revoked_at=1.0),
+        ]
+    )
+    leases = PlainLeases(Catalog([MODEL, OTHER]), address)
+    rows: list[RequestRecord] = []
+    gateway = Gateway(leases, keys, rows.append, explain, clock, rules)
+
+    async def fallback(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                break
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+        await send({"type": "http.response.body", "body": b"admin " + scope["path"].encode() + b" " + body})
+
+    app = OpenAIApp(gateway, fallback) if form == "asgi" else fallback
+    config = uvicorn.Config(
+        app, http="httptools" if form == "asgi" else hot_protocol(gateway), host="127.0.0.1", port=0, lifespan="off",
+        access_log=False, log_config=None, server_header=False, ws="none", timeout_graceful_shutdown=5,
+        timeout_keep_alive=int(gateway.rules.keep_alive),
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    serving = asyncio.get_running_loop().create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    made = Plane(port, leases, gateway, server, form, rows, serving)
+    try:
+        yield made
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await serving
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        leases.channel.close()
+        await asyncio.sleep(0.01)
+
+
+@dataclass
+class Answer:
+    """A response as a strict client reads it."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+    """Decoded."""
+    framed: bytes
+    """As it came, chunk sizes included."""
+    complete: bool
+    """Its framing ended; False when the connection did first."""
+
+    def header(self, name: str) -> str | None:
+        return next((v for k, v in self.headers if k == name), None)
+
+    def all(self, name: str) -> list[str]:
+        return [v for k, v in self.headers if k == name]
+
+
+async def read_answer(
+    reader: asyncio.StreamReader, *, on_body: Callable[[bytes], Awaitable[None]] | None = None
+) -> Answer:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    status = int(head[0].split(" ")[1])
+    headers = [(k.lower(), v) for k, v in (line.split(": ", 1) for line in head[1:] if line)]
+    if status == 100:
+        return Answer(100, headers, b"", b"", True)
+    fields = dict(headers)
+    body = framed = b""
+    try:
+        if fields.get("transfer-encoding") == "chunked":
+            while True:
+                line = await reader.readuntil(b"\r\n")
+                framed += line
+                size = int(line.split(b";")[0], 16)
+                if size == 0:
+                    while (trailer := await reader.readuntil(b"\r\n")) != b"\r\n":
+                        framed += trailer
+                    framed += trailer
+                    return Answer(status, headers, body, framed, True)
+                piece = await reader.readexactly(size + 2)
+                framed += piece
+                body += piece[:-2]
+                if on_body is not None:
+                    await on_body(piece[:-2])
+        elif "content-length" in fields:
+            body = await reader.readexactly(int(fields["content-length"]))
+        elif status not in {204, 304}:
+            body = await reader.read(-1)
+    except asyncio.IncompleteReadError as error:
+        return Answer(status, headers, body + (b"" if framed else error.partial), framed + error.partial, False)
+    except ConnectionError:
+        return Answer(status, headers, body, framed, False)
+    return Answer(status, headers, body, framed or body, True)
+
+
+def post(path: str, body: bytes, headers: dict[str, str] | None = None, *, version: str = "1.1") -> bytes:
+    fields = {
+        "host": "test",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **AUTH,
+        **(headers or {}),
+    }
+    lines = "".join(f"{k}: {v}\r\n" for k, v in fields.items() if v)
+    return f"POST {path} HTTP/{version}\r\n{lines}\r\n".encode() + body
+
+
+def get(path: str, headers: dict[str, str] | None = None, method: str = "GET") -> bytes:
+    lines = "".join(f"{k}: {v}\r\n" for k, v in {"host": "test", **AUTH, **(headers or {})}.items() if v)
+    return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
+async def ask(where: Plane, request: bytes) -> Answer:
+    reader, writer = await where.open()
+    try:
+        writer.write(request)
+        async with asyncio.timeout(20):
+            return await read_answer(reader)
+    finally:
+        writer.close()
