@@ -1,0 +1,168 @@
+"""What the server is made of: the only place where concrete classes meet. Everything else is handed what it works with."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vllm_mm import __version__
+from vllm_mm.api.dependencies import Services
+from vllm_mm.api.metrics import Metrics
+from vllm_mm.api.problems import explain
+from vllm_mm.clock import Clock, RealClock
+from vllm_mm.control import boot, declared, rules
+from vllm_mm.control.declarations import Declarations
+from vllm_mm.control.desired import Keeper
+from vllm_mm.control.idle import IdleWatch
+from vllm_mm.control.readings import Readings
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.usage import RequestRecord
+from vllm_mm.engine.devices import DeviceEntry, build_inventory
+from vllm_mm.engine.instance import Tools, real_channels
+from vllm_mm.engine.launchers.local import LocalLauncher, become_subreaper
+from vllm_mm.engine.manager import ProcessManager
+from vllm_mm.engine.queue import InferenceQueue
+from vllm_mm.gateway.forward import Gateway
+from vllm_mm.gateway.identity import Keyring
+from vllm_mm.gateway.ports import Rules
+from vllm_mm.settings import Settings
+from vllm_mm.store.behind import WriteBehind
+from vllm_mm.store.database import Database
+from vllm_mm.store.journal import Journal
+from vllm_mm.store.keys import Keys
+from vllm_mm.store.launches import Launches
+from vllm_mm.store.meta import installation
+from vllm_mm.store.migrate import upgrade
+from vllm_mm.store.models import Models
+from vllm_mm.store.retention import Retention
+from vllm_mm.store.usage import Ledger
+
+log = logging.getLogger("vllm_mm")
+
+
+@dataclass(slots=True)
+class Server:
+    """The running product, made by `assemble`."""
+
+    settings: Settings
+    clock: Clock
+    manager: ProcessManager
+    queue: InferenceQueue
+    journal: Journal
+    keyring: Keyring
+    services: Services
+    gateway: Gateway
+    models: Models
+    admin_secret: str | None
+    notes: tuple[str, ...]
+
+
+@contextlib.asynccontextmanager
+async def assemble(settings: Settings) -> AsyncGenerator[Server]:
+    """Everything but the listening socket; engines of an earlier controller are settled when it begins."""
+    clock = RealClock()
+    data_dir = rules.private(settings.paths.data_dir)
+    migration = await upgrade(settings.database_url, data_dir / "backups" if settings.database.backup else None, clock)
+    if migration.changed and migration.before is not None:
+        log.info("the database is now at revision %s; the copy of before is %s", migration.after, migration.backup)
+    async with contextlib.AsyncExitStack() as stack:
+        database = Database(settings.database_url)
+        stack.push_async_callback(database.close)
+        owner = await installation(database)
+        places = rules.places(settings, owner, sys.executable, dict(os.environ))
+        journal = await Journal.open(database, clock)
+        stack.push_async_callback(journal.close)
+        inventory = build_inventory(
+            _devices(settings),
+            headroom=settings.device_headroom,
+            owner=owner,
+            ledger_dir=places.sim_ledger,
+            clock=clock,
+        )
+        launches = Launches(database, clock)
+        become_subreaper()
+        launcher = LocalLauncher(owner, clock)
+        inference, control = real_channels()
+        tools = Tools(launcher, inventory, launches, journal, clock, inference, control)
+        policy, models = rules.policy(settings), Models(database)
+        manager = ProcessManager(await read_catalog(settings, models), tools, policy, places)
+        queue = InferenceQueue(manager, clock, policy)
+        manager.attach(queue)
+        await manager.load_memory()
+        adopted, swept = await boot.adopt_or_sweep(
+            manager, launcher, launches, journal, adopt=settings.engines_outlive_controller
+        )
+        if adopted or swept:
+            log.info("engines of an earlier controller: adopted %s, ended %s", adopted or "none", swept or "none")
+        queue.start()
+        stack.push_async_callback(queue.close)
+
+        keys = Keys(database, clock)
+        keyring = Keyring(clock, open_to_all=settings.auth.mode == "none")
+        admin_secret = await keys.ensure_admin() if settings.auth.mode == "keys" else None
+        keyring.replace(await keys.all())
+        metrics = Metrics(manager, queue, __version__)
+        ledger = Ledger(database)
+        rows = WriteBehind[RequestRecord](ledger.add, clock, name="requests")
+        rows.start()
+        stack.push_async_callback(rows.close)
+
+        def record(row: RequestRecord) -> None:
+            metrics.observe_request(row)
+            rows.add(row)
+
+        gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings))
+        services = Services(
+            manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
+            launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
+            version=__version__, started_at=clock.wall(), metrics=metrics,
+            checks=(rows.problem,),
+        )  # fmt: skip
+        background: list[Coroutine[Any, Any, None]] = [
+            Keeper(manager, clock).run(),
+            IdleWatch(manager, clock).run(),
+            Readings(manager, inventory, launches, clock).run(),
+            Retention(database, journal, settings.retention, clock).run(),
+            metrics.follow(journal),
+        ]
+        tasks = [asyncio.create_task(work) for work in background]
+        stack.push_async_callback(_cancel, tasks)
+        yield Server(
+            settings, clock, manager, queue, journal, keyring, services, gateway, models, admin_secret, inventory.notes
+        )
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            log.error("a background task had failed", exc_info=result)
+
+
+async def read_catalog(settings: Settings, models: Models) -> Catalog:
+    """The models of the configuration and of the database; what no longer fits is left out, with a warning."""
+    stored = {m.id: m.declaration for m in await models.all()}
+    good, bad = declared.usable(settings, stored)
+    for model, reason in bad.items():
+        log.warning("the model %r, made over the API, is left out: %s", model, reason)
+    return declared.catalog(settings, good)
+
+
+def _devices(settings: Settings) -> Literal["auto", "cpu"] | Sequence[DeviceEntry]:
+    if isinstance(settings.devices, str):
+        return settings.devices
+    return [DeviceEntry(d.id, d.memory, d.headroom, d.simulated) for d in settings.devices]
+
+
+def _gateway_rules(settings: Settings) -> Rules:
+    return Rules(
+        max_wait=settings.queue.max_wait, request_timeout=settings.queue.request_timeout, body=settings.limits.body,
+        header=settings.limits.header, header_timeout=settings.limits.header_timeout,
+        keep_alive=settings.server.keep_alive, connections=settings.limits.connections,
+        origins=frozenset(o.encode() for o in settings.cors.origins),
+    )  # fmt: skip

@@ -1,0 +1,208 @@
+"""Running the server: one controller per data directory, the listening socket, the signals, and the order of the end."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from vllm_mm import __version__
+from vllm_mm.api.app import create_app
+from vllm_mm.api.protocol import hot_protocol
+from vllm_mm.cli.options import ServeOptions
+from vllm_mm.control import reload, rules
+from vllm_mm.control.shutdown import hand_over, hurry, shutdown
+from vllm_mm.domain.errors import ConfigError, MMError
+from vllm_mm.main.assembly import Server, assemble, read_catalog
+from vllm_mm.settings import Settings, SettingsError, load
+
+log = logging.getLogger("vllm_mm")
+
+
+def serve(options: ServeOptions) -> int:
+    """Run the server until it is told to stop; returns the exit code."""
+    try:
+        settings = _settings(options)
+        _log_to_stderr(settings)
+        with _alone(settings.paths.data_dir):
+            return uvloop.run(_serve(settings, options))
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+    except ConfigError as error:
+        print(f"vllm-mm: {error.message}", file=sys.stderr)
+    return 1
+
+
+def _settings(options: ServeOptions) -> Settings:
+    return load(options.config, options.overrides(), os.environ)
+
+
+def _log_to_stderr(settings: Settings) -> None:
+    line = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    if settings.log.format == "json":
+        line = '{"at":"%(asctime)s","level":"%(levelname)s","logger":"%(name)s","message":"%(message)s"}'
+    logging.basicConfig(level=settings.log.level.upper(), format=line, stream=sys.stderr)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per health poll otherwise
+    logging.getLogger("httpcore").setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def _alone(data_dir: Path) -> Generator[None]:
+    """One controller per data directory. Raises ConfigError when there is another."""
+    path = rules.private(data_dir) / "lock"
+    with path.open("a+") as lock:
+        end = time.monotonic() + 10.0  # the one before us may be handing its engines over
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise ConfigError(
+                        f"another vllm-mm serves from {data_dir}. Stop it, or give this one its own --data-dir."
+                    ) from error
+                time.sleep(0.05)
+        yield
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are ours: the engines have to end, or be handed over, in the right order."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+async def _serve(settings: Settings, options: ServeOptions) -> int:
+    # Bound before anything else: a port that is taken must not cost an earlier controller's engines.
+    with _bind(settings.server.host, settings.server.port) as listener:
+        async with assemble(settings) as server:
+            uv = _Uvicorn(_uvicorn_config(settings, server))
+            end = _End(server, uv, options)
+            end.listen()
+            serving = asyncio.create_task(uv.serve([listener]))
+            up = asyncio.create_task(uv.up.wait())
+            await asyncio.wait({serving, up}, return_when=asyncio.FIRST_COMPLETED)
+            up.cancel()
+            _announce(server, listener.getsockname()[1])
+            await serving
+            return await end.finish()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Choose another with --host and --port."
+        ) from error
+
+
+def _uvicorn_config(settings: Settings, server: Server) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(server.services),
+        http=hot_protocol(server.gateway),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=int(settings.server.keep_alive),
+        timeout_graceful_shutdown=int(settings.server.shutdown_grace) + 5,
+    )
+
+
+def _announce(server: Server, port: int) -> None:
+    for note in server.notes:
+        log.info("%s", note)
+    if server.admin_secret is not None:
+        print(
+            f"\n  Admin token, shown this once: {server.admin_secret}\n"
+            "  Keep it: export VLLM_MM_TOKEN=... for the command line, or use it as an API key.\n",
+            flush=True,
+        )
+    names = ", ".join(spec.id for spec in server.manager.catalog) or "no models yet: add some to vllm-mm.yaml"
+    print(f"vllm-mm {__version__} serves on http://{server.settings.server.host}:{port} ({names})", flush=True)
+
+
+class _End:
+    """SIGTERM and SIGINT end the server in order, a second one hurries; SIGUSR2 hands the engines over; SIGHUP reloads."""
+
+    def __init__(self, server: Server, uv: _Uvicorn, options: ServeOptions) -> None:
+        self._server = server
+        self._uv = uv
+        self._options = options
+        self._handing_over = False
+        self._stopping: asyncio.Task[bool] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+
+    def listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, self._stop)
+        loop.add_signal_handler(signal.SIGUSR2, self._hand_over)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _stop(self) -> None:
+        if self._stopping is not None:
+            log.info("a second signal: ending the engines at once")
+            hurry(self._server.manager)
+            self._uv.force_exit = True
+            return
+        grace = self._server.settings.server.shutdown_grace
+        log.info("ending: requests in flight have %.0f s (another signal hurries)", grace)
+        self._server.services.closing.set()
+        self._stopping = asyncio.create_task(shutdown(self._server.manager, self._server.clock, grace))
+        self._uv.should_exit = True
+
+    def _hand_over(self) -> None:
+        log.info("handing the engines over to the next controller")
+        self._handing_over = True
+        self._server.services.closing.set()
+        self._uv.should_exit = True
+
+    def _reload(self) -> None:
+        self._reloading = asyncio.create_task(self._apply())
+
+    async def _apply(self) -> None:
+        try:
+            settings = _settings(self._options)
+            catalog = await read_catalog(settings, self._server.models)
+        except (SettingsError, MMError) as error:
+            log.error("the configuration was not reloaded: %s", error)  # noqa: TRY400  # the message says it all
+            return
+        diff = await reload.apply(self._server.manager, catalog, "reload")
+        self._server.services.declarations.use(settings)
+        log.info("reloaded: %s", diff)
+
+    async def finish(self) -> int:
+        """After the last connection closed."""
+        if self._handing_over:
+            await hand_over(self._server.manager)
+            return 0
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(shutdown(self._server.manager, self._server.clock, 0.0))
+        if await self._stopping:
+            return 0
+        log.error("some processes could not be ended; see the events")
+        return 1

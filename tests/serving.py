@@ -1,0 +1,148 @@
+"""The product as a user runs it: `vllm-mm serve` in a process of its own, with real engines."""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from vllm_mm.engine import procfs
+
+MARK = "MM_TEST_MARK"
+"""In the environment of the controller, and so of everything that it starts."""
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Living processes that carry the mark: pid to name."""
+    found: dict[int, str] = {}
+    for pid, stat in procfs.table().items():
+        if stat.dead or pid == os.getpid():
+            continue
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        if f"{MARK}={mark}".encode() in environ.split(b"\0"):
+            found[pid] = stat.name
+    return found
+
+
+class Serving:
+    """A server that can be killed and started again on the same data directory."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.data = folder / "d"
+        self.config = folder / "vllm-mm.yaml"
+        self.config.write_text(yaml.safe_dump({"auth": {"mode": "none"}, **config}))
+        self.mark = secrets.token_hex(8)
+        self.port = 0
+        self._env = {**os.environ, **(env or {}), MARK: self.mark}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = (folder / "server.log").open("ab")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "server.log").read_text()
+
+    async def start(self, seconds: float = 30.0) -> None:
+        """Returns when it serves. The port of the first start is kept."""
+        argv = [
+            sys.executable,
+            "-m",
+            "vllm_mm.main",
+            "serve",
+            "--config",
+            str(self.config),
+            "--data-dir",
+            str(self.data),
+        ]
+        before = (self.folder / "server.log").stat().st_size
+        self._process = subprocess.Popen(
+            [*argv, "--port", str(self.port)], env=self._env, stdout=self._log, stderr=self._log, cwd=self.folder
+        )
+        deadline = time.monotonic() + seconds
+        while "serves on http://" not in (text := self.log[before:]):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the server did not start:\n{text[-3000:]}")
+            await asyncio.sleep(0.02)
+        self.port = int(text.split("serves on http://", 1)[1].split("/", 1)[0].split()[0].rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        """SIGKILL to the controller alone."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def wait(self, seconds: float = 60.0) -> int:
+        assert self._process is not None
+        deadline = time.monotonic() + seconds
+        while (code := self._process.poll()) is None:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the server did not end:\n{self.log[-3000:]}")
+            await asyncio.sleep(0.02)
+        return code
+
+    async def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return await self.wait()
+
+    def left(self) -> dict[int, str]:
+        """Processes of this server that live, the controller included."""
+        return marked(self.mark)
+
+    def end(self) -> dict[int, str]:
+        """Kill whatever is left, so that one failing test does not disturb the next; returns what it was."""
+        left = self.left()
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if self._process is not None:
+            self._process.wait()
+        self._log.close()
+        return left
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Straight from the database."""
+        with sqlite3.connect(f"file:{self.data / 'state.db'}?mode=ro", uri=True, timeout=10) as connection:
+            return connection.execute(query).fetchall()
+
+    async def instances(self, client: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
+        answer = await client.get(f"{self.url}/api/instances")
+        return {i["model"]: i for i in answer.json()}
+
+    async def until(self, client: httpx.AsyncClient, model: str, state: str, seconds: float = 30.0) -> dict[str, Any]:
+        """Wait for an instance to be in `state`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            instance = (await self.instances(client)).get(model)
+            if instance is not None and instance["state"] == state:
+                return instance
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{model} is not {state} after {seconds} s: {json.dumps(instance)}")
+            await asyncio.sleep(0.05)
