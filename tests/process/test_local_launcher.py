@@ -1,6 +1,7 @@
 """What is guaranteed of real processes: exits are seen, whole trees are taken, and nobody else is ever touched."""
 
 import asyncio
+import mmap
 import os
 import secrets
 import signal
@@ -282,29 +283,39 @@ async def test_a_directory_that_is_not_of_the_launch_is_left_alone(rig: Rig, tmp
 
 
 async def test_shared_memory_of_the_launch_is_removed_and_no_other(rig: Rig) -> None:
-    """A segment that a killed process of the launch had mapped goes; one of the same kind that nobody of it used stays."""
+    """A segment that a killed process of the launch had mapped goes, and a semaphore, whose mapping shows another name; one
+    of the same kind that nobody of it used stays, and so does one that somebody else has mapped too."""
     name = f"psm_mmtest{secrets.token_hex(4)}"
-    mine, other = Path("/dev/shm", name), Path("/dev/shm", name + "other")
+    mine, shared, other = (Path("/dev/shm", name + end) for end in ("", "shared", "other"))
+    semaphore = Path("/dev/shm", f"sem.mp-mmtest{secrets.token_hex(4)}")
     script = """
-import mmap
+import _multiprocessing, mmap
 def child():
-    f = open(sys.argv[1], 'w+b'); f.truncate(4096); m = mmap.mmap(f.fileno(), 4096)
+    files = [open(path, 'r+b') for path in sys.argv[1:3]]
+    maps = [mmap.mmap(file.fileno(), 4096) for file in files]
+    semaphore = _multiprocessing.SemLock(0, 1, 1, '/' + sys.argv[3], False)
     note('up', os.getpid()); forever()
 fork(child)
 forever()
 """
+    files = (mine, shared, other, semaphore)
     try:
-        other.write_bytes(b"x")
-        process = await rig.start(script, str(mine))
-        await rig.note("up")
-        os.kill(process.record.pid, signal.SIGKILL)
-        await process.exited()
-        await kill_now(rig)
-        assert not mine.exists()
-        assert other.exists()
+        for path in (mine, shared, other):
+            path.write_bytes(b"x" * 4096)
+        with shared.open("r+b") as opened, mmap.mmap(opened.fileno(), 4096):
+            process = await rig.start(script, str(mine), str(shared), semaphore.name.removeprefix("sem."))
+            # No younger than the launch counts as the launch's.
+            for path in (mine, shared, other):
+                path.chmod(0o600)
+            await rig.note("up")
+            assert semaphore.exists()
+            os.kill(process.record.pid, signal.SIGKILL)
+            await process.exited()
+            await kill_now(rig)
+            assert [path.exists() for path in files] == [False, True, True, False]
     finally:
-        mine.unlink(missing_ok=True)
-        other.unlink(missing_ok=True)
+        for path in files:
+            path.unlink(missing_ok=True)
 
 
 async def test_a_missing_executable_says_which(rig: Rig) -> None:

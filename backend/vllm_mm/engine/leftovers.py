@@ -7,7 +7,6 @@ import shutil
 import stat
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_mm.engine import procfs
@@ -53,12 +52,6 @@ def remove(record: LaunchRecord) -> None:
             workdir.rmdir()  # an intent that never came to a start leaves it empty; a full one is not ours to judge
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    device: int
-    inode: int
-
-
 class SharedMemory:
     """The segments in /dev/shm that processes of one launch were seen to use.
 
@@ -68,18 +61,25 @@ class SharedMemory:
 
     def __init__(self, started_at: float) -> None:
         self._started_at = started_at
-        self._seen: dict[str, _Segment] = {}
+        self._seen: dict[Path, int] = {}
         self._lock = threading.Lock()
 
     def observe(self, pids: Iterable[int]) -> None:
         """Remember what these processes of the launch have mapped now. Blocking."""
+        inodes: set[int] = set()
         for pid in pids:
-            for path, inode in procfs.mapped_files(pid, _SHM + "/").items():
-                if Path(path).name.startswith(_SHM_PREFIXES):
-                    with contextlib.suppress(OSError), self._lock:
-                        status = Path(path).lstat()
-                        if status.st_ino == inode:
-                            self._seen[path] = _Segment(status.st_dev, status.st_ino)
+            inodes |= procfs.mapped_inodes(pid, _SHM + "/")
+        if not inodes:
+            return
+        seen: dict[Path, int] = {}
+        for path in Path(_SHM).iterdir():
+            if path.name.startswith(_SHM_PREFIXES):
+                with contextlib.suppress(OSError):
+                    inode = path.lstat().st_ino
+                    if inode in inodes:
+                        seen[path] = inode
+        with self._lock:
+            self._seen |= seen
 
     def remove(self) -> None:
         """After the reaping. Blocking."""
@@ -87,13 +87,15 @@ class SharedMemory:
             seen, self._seen = self._seen, {}
         if not seen:
             return
-        in_use = {path for pid in procfs.pids() for path in procfs.mapped_files(pid, _SHM + "/")}
-        for path, segment in seen.items():
+        in_use: set[int] = set()
+        for pid in procfs.pids():
+            in_use |= procfs.mapped_inodes(pid, _SHM + "/")
+        for path, inode in seen.items():
             with contextlib.suppress(OSError):
-                status = Path(path).lstat()
-                same = (status.st_dev, status.st_ino) == (segment.device, segment.inode)
+                status = path.lstat()
+                same = status.st_ino == inode and status.st_uid == os.getuid()
                 # A second of slack: the record's time and the file system's clock are not read together.
                 fresh = status.st_ctime >= self._started_at - 1.0
-                if same and fresh and status.st_uid == os.getuid() and path not in in_use:
-                    Path(path).unlink()
+                if same and fresh and inode not in in_use:
+                    path.unlink()
                     _LOG.info("removed %s, which a launch left behind", path)

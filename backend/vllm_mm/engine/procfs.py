@@ -176,15 +176,15 @@ def own_memory(pid: int) -> int:
     return size
 
 
-def mapped_files(pid: int, prefix: str) -> dict[str, int]:
-    """Inode by path of the files under `prefix` that the process has mapped (deleted ones left out)."""
-    found: dict[str, int] = {}
+def mapped_inodes(pid: int, prefix: str) -> set[int]:
+    """Inodes of the files under `prefix` that the process has mapped.
+
+    Not their names: glibc makes a semaphore under another name and links it to its own, so that its maker's mapping shows
+    a deleted file (sem_open).
+    """
     wanted = prefix.encode()
-    for line in (_read(f"/proc/{pid}/maps") or b"").splitlines():
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[5].startswith(wanted) and not fields[5].endswith(b" (deleted)"):
-            found[os.fsdecode(fields[5])] = int(fields[4])
-    return found
+    rows = (line.split(None, 5) for line in (_read(f"/proc/{pid}/maps") or b"").splitlines())
+    return {int(fields[4]) for fields in rows if len(fields) == 6 and fields[5].startswith(wanted)}
 
 
 @dataclass(frozen=True, slots=True)
