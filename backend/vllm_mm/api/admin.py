@@ -22,8 +22,8 @@ from vllm_mm.api.schemas import (
     StatusOut,
 )
 from vllm_mm.control.plan import plan
+from vllm_mm.control.rules import policy
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.usage import Outcome, RequestRecord
 from vllm_mm.store.usage import Filter
 
@@ -56,7 +56,7 @@ async def get_queue(the: The, _key: Reader) -> QueueOut:
 @router.get("/plan", name="get_plan")
 async def get_plan(the: The, _key: Reader, model: Annotated[str, Query(description="Id or alias.")]) -> PlanOut:
     """What a load would do: who would go, where it would run, how long it would take. Changes nothing."""
-    rules = Rules(max_wait=the.settings.swap.max_wait, min_dwell=the.settings.swap.min_dwell)
+    rules = policy(the.settings).rules
     return present.plan(plan(the.manager, resolve(the, model), rules, the.clock.now()))
 
 

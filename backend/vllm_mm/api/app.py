@@ -1,51 +1,29 @@
 """The admin API as one FastAPI application. The data plane does not pass through it (docs/adr/004-data-plane.md)."""
 
-import math
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from vllm_mm.api import admin, health, keys, live, models
 from vllm_mm.api.dependencies import Services
-from vllm_mm.domain.errors import (
-    BadRequest,
-    Conflict,
-    Forbidden,
-    MMError,
-    PayloadTooLarge,
-    RateLimited,
-    Unauthorized,
-    Unavailable,
-    UnknownModel,
-    UnknownRoute,
-    UpstreamDied,
-    UpstreamTimeout,
-)
+from vllm_mm.api.problems import explain
+from vllm_mm.domain.errors import MMError
+from vllm_mm.gateway.bodies import error_body
+from vllm_mm.gateway.ports import Problem
+from vllm_mm.gateway.routes import Form
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
-_STATUS: tuple[tuple[type[MMError], int], ...] = (
-    (PayloadTooLarge, 413),
-    (BadRequest, 422),
-    (Unauthorized, 401),
-    (Forbidden, 403),
-    (UnknownModel, 404),
-    (UnknownRoute, 404),
-    (Conflict, 409),
-    (RateLimited, 429),
-    (Unavailable, 503),
-    (UpstreamDied, 502),
-    (UpstreamTimeout, 504),
-)
 DESCRIPTION = """
 Operate the models of this server. Send a key as `Authorization: Bearer mm-...` (or `x-api-key`); its scopes are `read`,
 `operate` and `admin`, each of which includes those before it. Refusals are `{"error": {"message", "type", "param",
@@ -75,20 +53,19 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def _problem(status: int, message: str, code: str, *, param: str | None = None) -> JSONResponse:
-    kind = "server_error" if status >= 500 else "authentication_error" if status == 401 else "invalid_request_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "param": param, "code": code}}, status)
+def _answer(problem: Problem) -> Response:
+    answer = Response(error_body(problem, Form.OPENAI, ""), problem.status, media_type="application/json")
+    for name, value in problem.headers.items():
+        answer.headers[name.decode()] = value.decode()
+    if problem.retry_after is not None:
+        answer.headers["Retry-After"] = str(problem.retry_after)
+    return answer
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, MMError)  # noqa: S101  # it is registered for that
-    status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-    answer = _problem(status, error.message, error.code, param=error.param if isinstance(error, BadRequest) else None)
-    if error.retry_after is not None:
-        answer.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
-    if status == 401:
-        answer.headers["WWW-Authenticate"] = "Bearer"
-    return answer
+    problem = explain(error)
+    # What is wrong in a declaration is told as what is wrong in any other body here.
+    return _answer(replace(problem, status=422) if problem.status == 400 else problem)
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:
@@ -96,7 +73,11 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"][1:])
     told = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:]) or e['loc'][0]}: {e['msg']}" for e in error.errors())
-    return _problem(422, f"The request is wrong: {told}. /docs says what is expected.", "invalid_request", param=place)
+    return _answer(
+        Problem(
+            422, f"The request is wrong: {told}. /docs says what is expected.", "invalid_request", param=place or None
+        )
+    )
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -111,14 +92,14 @@ async def _http(request: Request, error: Exception) -> Response:
             f"{request.method} is not possible on {request.url.path}. /docs lists what is.",
             "method_not_allowed",
         )
-    answer = _problem(error.status_code, message, code)
+    answer = _answer(Problem(error.status_code, message, code))
     answer.headers.update(error.headers or {})
     return answer
 
 
-async def _failed(_request: Request, _error: Exception) -> Response:
-    """The error itself is logged by the server."""
-    return _problem(500, "Something went wrong in the server; its log says what.", "internal_error")
+async def _failed(_request: Request, error: Exception) -> Response:
+    """Tells nothing of the error itself, which the server logs."""
+    return _answer(explain(error))
 
 
 class RequestIds:

@@ -6,7 +6,7 @@ A reader that is too slow loses the oldest lines of its own bounded queue and is
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
@@ -40,17 +40,28 @@ async def stream_events(
     request: Request,
     after: Annotated[int | None, Query(ge=0, description="Events since that number come first.")] = None,
     model: Annotated[str | None, Query(description="Only those about this model.")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1000, description="The latest events come first, this many.")] = None,
+    follow: Annotated[bool, Query(description="False: end after what there is already.")] = True,
     last_event_id: Annotated[
         str | None, Header(description="As `after`; browsers send it when they reconnect.")
     ] = None,
-) -> StreamingResponse:
+) -> Response:
     """Server-sent events: `id` is the number, `event` the kind, `data` the event as JSON. Without `after` only what is
     new. A `lagged` event stands where a slow reader lost some: `data.lost` says how many."""
     since = after if last_event_id is None else _number(last_event_id)
     only = resolve(the, model).id if model is not None else None
-    return StreamingResponse(
-        _events(the, request, the.journal.subscribe(since), only), media_type="text/event-stream", headers=_SSE
-    )
+    backlog: Sequence[Event] = ()
+    if since is None and tail:
+        backlog = await the.journal.recent(tail, model=only)
+        since = backlog[-1].seq if backlog else None
+    elif since is not None and not follow:
+        await the.journal.flush(1.0)
+        backlog = await the.journal.read(after=since, model=only, limit=1000)
+    head = "".join(map(_event, backlog))
+    if not follow:
+        return Response(head, media_type="text/event-stream", headers=_SSE)
+    stream = _events(the, request, the.journal.subscribe(since), only, head)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=_SSE)
 
 
 def _number(last_event_id: str) -> int:
@@ -61,10 +72,12 @@ def _number(last_event_id: str) -> int:
     return int(last_event_id)
 
 
-async def _events(the: Services, request: Request, events: Subscription, only: str | None) -> AsyncIterator[str]:
+async def _events(
+    the: Services, request: Request, events: Subscription, only: str | None, head: str
+) -> AsyncIterator[str]:
     async with events:
         # At once, so that the reader knows that it is connected.
-        yield ": events\n\n"
+        yield f": events\n\n{head}"
         quiet = 0.0
         while not the.closing.is_set():
             try:

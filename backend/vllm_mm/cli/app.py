@@ -1,0 +1,45 @@
+"""The `vllm-mm` command."""
+
+from typing import Annotated
+
+import typer
+
+from vllm_mm.cli import chat, database, doctor, keys, models, serving, settings, watch
+from vllm_mm.cli.options import Serve
+from vllm_mm.cli.server import DEFAULT_URL, Server
+
+HELP = """Serve many models behind one endpoint, loaded on demand.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 server unreachable, 4 refused, 5 not found.
+"""
+
+
+def build(serve: Serve) -> typer.Typer:
+    """The command line; `serve` runs the server and comes from the composition root."""
+    # Plain help: rich would double the time that it takes.
+    app = typer.Typer(
+        name="vllm-mm", help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+        epilog="Example: vllm-mm serve",
+    )  # fmt: skip
+
+    @app.callback()
+    def root(
+        context: typer.Context,
+        url: Annotated[str, typer.Option("--url", envvar="VLLM_MM_URL", help="The server.")] = DEFAULT_URL,
+        token: Annotated[
+            str | None,
+            typer.Option("--token", envvar="VLLM_MM_TOKEN", show_envvar=True, help="A key; better in the environment."),
+        ] = None,
+    ) -> None:
+        context.obj = Server(url.rstrip("/"), token or None)
+
+    _ = root
+    serving.add_to(app, serve)
+    chat.add_to(app)
+    models.add_to(app)
+    watch.add_to(app)
+    app.add_typer(keys.app(), name="keys")
+    settings.add_to(app)
+    doctor.add_to(app)
+    app.add_typer(database.app(), name="db")
+    return app

@@ -1,0 +1,83 @@
+"""`doctor`: is everything there that a server needs, and what to do if not."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from vllm_mm.cli.options import Config, DataDir, Json
+from vllm_mm.cli.output import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vllm_mm.cli.checks import Finding
+    from vllm_mm.settings import Settings
+
+MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("doctor", epilog="Example: vllm-mm doctor --config vllm-mm.yaml")(doctor)
+
+
+def doctor(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
+    """Check configuration, engines, devices, sockets, memory, disk, limits, database and port; exit code 1 if one fails."""
+    findings: list[Finding] = []
+    for finding in _findings(config, data_dir):
+        findings.append(finding)
+        if not json:
+            typer.echo(f"{MARKS[finding.status]}  {finding.name}: {finding.detail}")
+            if finding.advice:
+                typer.echo(f"      -> {finding.advice}")
+    failed = [f for f in findings if f.status == "fail"]
+    if json:
+        checks = [{"name": f.name, "status": f.status, "detail": f.detail, "advice": f.advice} for f in findings]
+        print_json({"ok": not failed, "checks": checks})
+    else:
+        warned = sum(f.status == "warn" for f in findings)
+        typer.echo(f"{len(findings)} checks, {len(failed)} failed, {warned} to look at")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _findings(config: Path | None, data_dir: Path | None) -> "Iterator[Finding]":
+    from vllm_mm.cli.checks import Finding, Status, look  # noqa: PLC0415  # they take their time
+    from vllm_mm.control.declared import catalog  # noqa: PLC0415  # as above
+    from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
+    from vllm_mm.settings import Settings, SettingsError, find_config, load  # noqa: PLC0415  # as above
+
+    overrides = {"paths.data_dir": str(data_dir)} if data_dir is not None else None
+    try:
+        settings = load(config, overrides, os.environ)
+        models = catalog(settings)
+    except (SettingsError, ConfigError) as error:
+        yield Finding("configuration", Status.FAIL, str(error), "correct it; `vllm-mm validate FILE` checks again")
+        settings = load(None, overrides, {"HOME": os.environ.get("HOME", "/")}, cwd=Path("/nonexistent"))
+        models = catalog(Settings())
+    else:
+        file = find_config(config, os.environ, Path.cwd())
+        yield Finding("configuration", Status.OK, f"{file or 'no file, only defaults'}, {len(models)} models")
+    yield from look(settings, models)
+    yield _database(settings)
+
+
+def _database(settings: "Settings") -> "Finding":
+    import asyncio  # noqa: PLC0415  # as above
+
+    from vllm_mm.cli.checks import Finding, Status  # noqa: PLC0415  # as above
+    from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
+    from vllm_mm.store import migrate  # noqa: PLC0415  # as above
+
+    try:
+        revision = asyncio.run(migrate.current(settings.database_url))
+    except ConfigError as error:
+        return Finding("database", Status.FAIL, error.message, "correct `database.url`, or restore a backup")
+    newest = migrate.revisions()[-1]
+    if revision is None:
+        return Finding("database", Status.OK, "new; the first start makes it")
+    if revision not in migrate.revisions():
+        return Finding("database", Status.FAIL, f"made by a newer version ({revision})", "install that version")
+    told = "up to date" if revision == newest else f"will be upgraded from {revision} at the next start"
+    return Finding("database", Status.OK, f"{told} ({newest})")

@@ -1,0 +1,279 @@
+"""`ps ls show load unload sleep wake pin unpin drain logs add rm`: models and their engines."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from vllm_mm.cli.exits import Exit, fail
+from vllm_mm.cli.loading import follow_load
+from vllm_mm.cli.options import Json, Model, NoWait, Timeout
+from vllm_mm.cli.output import clock, first_line, print_json, print_table, seconds, size
+from vllm_mm.cli.server import Server, model_path, the_server
+
+WAIT = 600.0
+"""Seconds that a command waits for its end when not told otherwise; the server's own bound for one request."""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("ps", epilog="Example: vllm-mm ps --json")(ps)
+    app.command("ls", epilog="Example: vllm-mm ls")(ls)
+    app.command("show", epilog="Example: vllm-mm show demo")(show)
+    app.command("load", epilog="Example: vllm-mm load demo --timeout 120")(load)
+    app.command("unload", epilog="Example: vllm-mm unload demo")(unload)
+    app.command("sleep", epilog="Example: vllm-mm sleep demo")(sleep)
+    app.command("wake", epilog="Example: vllm-mm wake demo")(wake)
+    app.command("pin", epilog="Example: vllm-mm pin demo")(pin)
+    app.command("unpin", epilog="Example: vllm-mm unpin demo")(unpin)
+    app.command("drain", epilog="Example: vllm-mm drain demo --no-wait")(drain)
+    app.command("logs", epilog="Example: vllm-mm logs demo --tail 50 -f")(logs)
+    app.command("add", epilog="Example: vllm-mm add tiny --engine sim --set sim.weights=1GiB")(add)
+    app.command("rm", epilog="Example: vllm-mm rm tiny")(rm)
+
+
+def ps(context: typer.Context, json: Json = False) -> None:
+    """Show the engines that run or ran: state, devices, requests."""
+    instances = the_server(context).get("/api/instances")
+    if json:
+        print_json(instances)
+        return
+    rows = [
+        (
+            i["model"], _state(i), ",".join(i["devices"]), size(sum(i["memory"]["reserved"].values())), i["in_flight"],
+            i["queued"], i["pid"], seconds(i["progress"]["elapsed_s"]), first_line(i["reason"], 60),
+        )
+        for i in instances
+    ]  # fmt: skip
+    columns = ("model", "state", "devices", "memory", "running", "waiting", "pid", "for", "reason")
+    print_table(columns, rows, "No engine runs. `vllm-mm ls` shows the models, `vllm-mm load MODEL` starts one.")
+
+
+def ls(context: typer.Context, json: Json = False) -> None:
+    """List the models and where they were declared."""
+    models = the_server(context).get("/api/models")
+    if json:
+        print_json(models)
+        return
+    rows = [
+        (
+            m["id"], m["engine"], _state(m["instance"]) if m["instance"] else "stopped",
+            f"{size(m['footprint']['per_device'])} ({m['footprint']['source']})", "pinned" if m["pinned"] else "",
+            m["source"], ", ".join(m["aliases"]),
+        )
+        for m in models
+    ]  # fmt: skip
+    columns = ("id", "engine", "state", "memory", "pinned", "source", "aliases")
+    print_table(columns, rows, "No models. Declare some in vllm-mm.yaml, or `vllm-mm add` one.")
+
+
+def show(context: typer.Context, model: Model, json: Json = False) -> None:
+    """Show one model: its declaration, its engine, its last starts."""
+    server = the_server(context)
+    found = server.get(model_path(model))
+    starts = server.get(model_path(found["id"], "history"), limit=5)["starts"]
+    if json:
+        print_json({**found, "history": starts})
+        return
+    instance = found.pop("instance")
+    for name, value in found.items():
+        if value not in (None, [], {}, ""):
+            typer.echo(f"{name}: {_plain(value)}")
+    if instance is not None:
+        typer.echo(f"state: {_state(instance)} since {clock(instance['since'])}")
+        for name in ("reason", "pid", "in_flight", "queued", "failures"):
+            if instance[name]:
+                typer.echo(f"{name}: {instance[name]}")
+    for start in starts:
+        took = seconds(start["ready_at"] - start["started_at"]) if start["ready_at"] else start["outcome"]
+        typer.echo(f"start {clock(start['started_at'])}: {took} {first_line(start['reason'])}".rstrip())
+
+
+def load(
+    context: typer.Context, model: Model, no_wait: NoWait = False, timeout: Timeout = 1800.0, json: Json = False
+) -> None:
+    """Start (or wake) a model and show how far it is. Fails with the reason and the last lines of its log."""
+    server = the_server(context)
+    instance = server.call("POST", model_path(model, "start"))
+    if not no_wait:
+        instance = follow_load(server, instance, timeout, quiet=json)
+    if json:
+        print_json(instance)
+    if not no_wait and instance["state"] != "ready":
+        _not_loaded(server, instance, timeout)
+
+
+def _not_loaded(server: Server, instance: Mapping[str, Any], timeout: float) -> None:
+    model = instance["model"]
+    if instance["pending"]:
+        fail(
+            f"{model} is not ready after {seconds(timeout)}: {_state(instance)} {instance['reason']}. It goes on loading."
+        )
+    with server.stream("GET", model_path(model, "logs"), params={"tail": 20}) as answer:
+        for line in answer.iter_lines():
+            typer.echo(f"  {line}", err=True)
+    fail(f"{model} was not loaded: {_state(instance)}: {instance['reason'] or 'somebody stopped it'}")
+
+
+def unload(
+    context: typer.Context,
+    model: Model,
+    force: Annotated[bool, typer.Option("--force", help="Cut what runs instead of letting it finish.")] = False,
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT,
+    json: Json = False,
+) -> None:
+    """Let requests finish, then stop the engine; a load is called off."""
+    _act(context, model, "stop", {"stopped", "failed", "backoff"}, no_wait, timeout, json, {"force": force})
+
+
+def sleep(
+    context: typer.Context, model: Model, no_wait: NoWait = False, timeout: Timeout = WAIT, json: Json = False
+) -> None:
+    """Let requests finish, then put the engine to sleep: its weights stay in host memory."""
+    _act(context, model, "sleep", {"sleeping"}, no_wait, timeout, json)
+
+
+def wake(
+    context: typer.Context, model: Model, no_wait: NoWait = False, timeout: Timeout = WAIT, json: Json = False
+) -> None:
+    """Wake a sleeping engine."""
+    _act(context, model, "wake", {"ready"}, no_wait, timeout, json)
+
+
+def drain(
+    context: typer.Context, model: Model, no_wait: NoWait = False, timeout: Timeout = WAIT, json: Json = False
+) -> None:
+    """Take no new requests, let finish what runs however long it takes, then stop."""
+    _act(context, model, "drain", {"stopped", "failed", "backoff"}, no_wait, timeout, json)
+
+
+def pin(context: typer.Context, model: Model, json: Json = False) -> None:
+    """Never swap this model out, until `unpin` or a restart of the server."""
+    _act(context, model, "pin", None, True, 0, json)
+
+
+def unpin(context: typer.Context, model: Model, json: Json = False) -> None:
+    """Let this model be swapped out again."""
+    _act(context, model, "unpin", None, True, 0, json)
+
+
+def _act(
+    context: typer.Context,
+    model: str,
+    act: str,
+    goal: set[str] | None,
+    no_wait: bool,
+    timeout: float,
+    json: bool,
+    params: Mapping[str, Any] | None = None,
+) -> None:
+    """`goal`: the states in which the act has done its work, after waiting."""
+    wait = None if no_wait else min(timeout, WAIT)
+    instance = the_server(context).call(
+        "POST", model_path(model, act), params={"wait": wait, **(params or {})}, wait=wait or 0.0
+    )
+    if json:
+        print_json(instance)
+    else:
+        pinned = ", pinned" if instance["pinned"] else ""
+        typer.echo(f"{instance['model']}: {_state(instance)}{pinned}")
+    if wait is not None and goal is not None and instance["state"] not in goal:
+        fail(f"{instance['model']} is {_state(instance)}: {instance['reason'] or 'no reason was given'}")
+
+
+def logs(
+    context: typer.Context,
+    model: Model,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, over restarts too.")] = False,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, max=2000, help="Lines to begin with.")] = 200,
+) -> None:
+    """Print the log of a model's engine: the one that runs, or the last."""
+    params = {"tail": tail, "follow": follow}
+    with the_server(context).stream("GET", model_path(model, "logs"), params=params, accept="text/plain") as answer:
+        for line in answer.iter_lines():
+            typer.echo(line)
+
+
+def add(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="The id that clients will use.")],
+    load_: Annotated[
+        str | None, typer.Option("--model", help="What the engine loads: a Hugging Face id or a folder.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="vllm, sim or command.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other key, such as args.max-model-len=8192; may be repeated.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A declaration as in the configuration file, without its id.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a model over the API; it is kept in the server's database."""
+    body: dict[str, Any] = _read(file) if file is not None else {}
+    body |= {name: value for name, value in (("model", load_), ("engine", engine)) if value is not None}
+    for setting in settings or ():
+        put(body, setting)
+    made = the_server(context).call("POST", "/api/models", json={**body, "id": model})
+    if json:
+        print_json(made)
+    else:
+        typer.echo(f"{made['id']}: made. `vllm-mm load {made['id']}` starts it.")
+
+
+def rm(context: typer.Context, model: Model, no_wait: NoWait = False, json: Json = False) -> None:
+    """Take away a model that was made over the API; what runs is let finish."""
+    wait = None if no_wait else WAIT
+    gone = the_server(context).call("DELETE", model_path(model), params={"wait": wait}, wait=wait or 0.0)
+    if json:
+        print_json(gone)
+    else:
+        typer.echo(f"{gone['id']}: removed")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415  # only here
+
+    try:
+        value = yaml.safe_load(file.read_text())
+    except OSError as error:
+        fail(f"{file} cannot be read: {error.strerror}", Exit.USAGE)
+    except yaml.YAMLError as error:
+        fail(f"{file} is not YAML: {error}", Exit.USAGE)
+    if not isinstance(value, dict):
+        fail(f"{file} has to be a mapping, such as `engine: sim`", Exit.USAGE)
+    return cast("dict[str, Any]", value)
+
+
+def put(body: dict[str, Any], setting: str) -> None:
+    """`a.b=value` into nested mappings; the value is read as YAML."""
+    import yaml  # noqa: PLC0415  # only here
+
+    key, mark, text = setting.partition("=")
+    if not mark or not key:
+        fail(f"--set wants KEY=VALUE, not {setting!r}", Exit.USAGE)
+    *sections, name = key.split(".")
+    place = body
+    for section in sections:
+        inner = place.setdefault(section, {})
+        if not isinstance(inner, dict):
+            fail(f"--set {key}: `{section}` has a value already", Exit.USAGE)
+        place = cast("dict[str, Any]", inner)
+    try:
+        place[name] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        fail(f"--set {key}: {error}", Exit.USAGE)
+
+
+def _state(instance: Mapping[str, Any]) -> str:
+    """`starting (weights 45%)`."""
+    progress = instance["progress"]
+    percent = f" {progress['percent']:.0f}%" if progress["percent"] is not None else ""
+    return f"{instance['state']} ({progress['phase']}{percent})" if progress["phase"] else str(instance["state"])
+
+
+def _plain(value: object) -> str:
+    import json  # noqa: PLC0415  # `json` is an option's name in this module
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

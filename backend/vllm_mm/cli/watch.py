@@ -1,0 +1,95 @@
+"""`queue plan events status`: what goes on and what would happen."""
+
+import json as jsonlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from vllm_mm.cli.options import Json, Model
+from vllm_mm.cli.output import clock, first_line, print_json, print_table, seconds, size
+from vllm_mm.cli.server import the_server
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("status", epilog="Example: vllm-mm status")(status)
+    app.command("queue", epilog="Example: vllm-mm queue")(queue)
+    app.command("plan", epilog="Example: vllm-mm plan demo")(plan)
+    app.command("events", epilog="Example: vllm-mm events --tail 20 -f")(events)
+
+
+def status(context: typer.Context, json: Json = False) -> None:
+    """One look at the server: version, models by state, the queue, alerts."""
+    found = the_server(context).get("/api/status")
+    if json:
+        print_json(found)
+        return
+    states = ", ".join(f"{count} {state}" for state, count in found["states"].items()) or "no models"
+    waiting = found["queue"]
+    typer.echo(f"vllm-mm {found['version']}, up {seconds(found['uptime_s'])}: {states}")
+    typer.echo(
+        f"{found['in_flight']} requests run, {waiting['length']} wait"
+        + (f", the oldest for {seconds(waiting['oldest_s'])}" if waiting["length"] else "")
+    )
+    for alert in found["alerts"]:
+        typer.echo(f"alert: {alert}")
+
+
+def queue(context: typer.Context, json: Json = False) -> None:
+    """Show who waits for which model, how long, and why."""
+    found = the_server(context).get("/api/queue")
+    if json:
+        print_json(found)
+        return
+    rows = [
+        (e["model"], e["position"], seconds(e["waited_s"]), seconds(e["eta_s"]), e["key"], e["ticket"], e["why"])
+        for e in found["entries"]
+    ]
+    print_table(("model", "position", "waited", "eta", "key", "request", "why"), rows, "Nobody waits.")
+
+
+def plan(context: typer.Context, model: Model, json: Json = False) -> None:
+    """Show what loading a model would do, without doing it."""
+    found = the_server(context).get("/api/plan", model=model)
+    if json:
+        print_json(found)
+        return
+    eta = f", ready in about {seconds(found['eta_s'])}" if found["eta_s"] else ""
+    typer.echo(f"{found['model']} is {found['state']}. A load would: {found['act']} ({found['reason']}){eta}")
+    source = found["footprint"]["source"]
+    for device, taken in found["devices"].items():
+        typer.echo(f"  takes {size(taken)} on {device} ({source})")
+    for victim in found["victims"]:
+        running = f", {victim['in_flight']} requests would finish first" if victim["in_flight"] else ""
+        typer.echo(f"  evicts {victim['model']} ({victim['state']}, gives back {size(victim['bytes'])}{running})")
+
+
+def events(
+    context: typer.Context,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=0, max=1000, help="Events to begin with.")] = 20,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Begin after the event of this number.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only those about this model.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Print what happened: loads, swaps, failures, and who wanted them."""
+    params = {"follow": follow, "after": after, "tail": None if after is not None else tail, "model": model}
+    with the_server(context).stream("GET", "/api/events", params=params, accept="text/event-stream") as answer:
+        for event in _data(answer.iter_lines()):
+            typer.echo(jsonlib.dumps(event, ensure_ascii=False) if json else _line(event))
+
+
+def _data(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
+    """The bodies of server-sent events; each is one line."""
+    for line in lines:
+        if line.startswith("data: "):
+            yield jsonlib.loads(line.removeprefix("data: "))
+
+
+def _line(event: Mapping[str, Any]) -> str:
+    data = event["data"]
+    if event["kind"] == "lagged":
+        return f"-- {data['lost'] if data['lost'] is not None else 'some'} events were lost here"
+    reason = data.get("reason") or ", ".join(f"{k}={v}" for k, v in data.items() if k != "generation")
+    parts = (clock(event["at"]), event["kind"], event["model"] or "", f"[{event['cause']}]" if event["cause"] else "")
+    return "  ".join(part for part in (*parts, first_line(str(reason), 160)) if part)
