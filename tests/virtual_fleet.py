@@ -62,6 +62,8 @@ class Fleet:
         self.bodies = {m.name: Body(m) for m in models}
         self.work: dict[str, float] = {}
         self.loads: list[str] = []
+        self.loaded_at: list[float] = []
+        """When each of `loads` was decided."""
         self.served: list[str] = []
         self.refused: list[str] = []
         self.waited: dict[str, float] = {}
@@ -195,6 +197,7 @@ class Fleet:
         body.launch += 1
         self.called.add(name)
         self.loads.append(name)
+        self.loaded_at.append(self.now)
         for ticket in body.tickets:
             self._reached(ticket)
 

@@ -115,24 +115,25 @@ def test_ready_models_are_served_while_others_load() -> None:
 
 
 def test_an_operator_does_not_wait_for_a_busy_model() -> None:
-    """An explicit start takes the room at once, after the dwell time, though A is busy without end."""
-    world = Fleet([10], [Model("a", need=10), Model("b", need=10)], RULES)
-    world.arrive([Arrival(t / 2, "a", work=3.0) for t in range(60)])
-    world.order(12.0, "b")
-    world.run()
-    assert world.loads[:2] == ["a", "b"]
-    body = world.bodies["b"]
-    assert body.wanted_since is None
+    """An explicit start takes the room at once, or at the end of the dwell time, though A is busy without end."""
+    for ordered, loaded in ((12.0, 12.0), (4.0, 8.0)):
+        world = Fleet([10], [Model("a", need=10), Model("b", need=10)], RULES)
+        world.arrive([Arrival(t / 2, "a", work=3.0) for t in range(60)])
+        world.order(ordered, "b")
+        world.run()
+        assert world.loads[:2] == ["a", "b"]
+        assert world.loaded_at[1] == loaded
 
 
 def test_a_large_model_is_not_kept_out_by_small_ones() -> None:
-    """Two small models come and go on the two devices; the one that needs both whole gets them within its bound."""
-    models = [Model("big", need=10, devices=2), Model("x", need=6, slots=1), Model("y", need=6, slots=1)]
-    world = Fleet([10, 10], models, RULES)
-    small = [Arrival(float(t), m, work=2.0) for t in range(120) for m in "xy"]
-    world.arrive([*small, Arrival(10.0, "big")])
+    """Small models take turns on two devices, one of which is always loading or just loaded; the large one, which needs
+    both, still gets them at the first chance after its aging bound: one load and one dwell time later."""
+    small = [Model(m, need=10) for m in "abcdef"]
+    world = Fleet([10, 10], [Model("big", need=10, devices=2), *small], RULES)
+    stream = [Arrival(t * 0.7, "abcdef"[t % 6], work=0.1) for t in range(200)]
+    world.arrive([*stream, Arrival(10.0, "big")])
     world.run()
-    assert world.waited[f"t{len(small)}"] <= RULES.max_wait + RULES.min_dwell
+    assert world.waited[f"t{len(stream)}"] <= RULES.max_wait + REAP + 3.0 + RULES.min_dwell
 
 
 def test_a_sleeper_wakes_without_a_swap() -> None:
@@ -143,3 +144,12 @@ def test_a_sleeper_wakes_without_a_swap() -> None:
     world.run()
     assert world.loads == ["a", "b", "a"]
     assert world.waited["t2"] == 0.0
+
+
+def test_the_pinned_stay_though_they_are_used_least() -> None:
+    """P was never used, A only just: A goes for B all the same."""
+    world = Fleet([10], [Model("p", need=5, pinned=True), Model("a", need=5), Model("b", need=5)], RULES)
+    world.arrive([Arrival(10.0, "a"), Arrival(20.0, "b"), Arrival(30.0, "a"), Arrival(31.0, "p")])
+    world.run()
+    assert world.loads == ["a", "b", "a"]
+    assert world.waited["t3"] == 0.0

@@ -195,7 +195,8 @@ class _Board:
         if blocked:
             return self._behind(lane, blocked)
         if all(size >= lane.per_device for size in own.device_bytes.values()):
-            self._loads(lane)
+            # It is no victim for anybody from now on.
+            self._residents = [r for r in self._residents if r.model != lane.model]
             return Load(lane.model, dict(own.device_bytes), (), "wake")
         return self._load(lane, DeviceWish(ids=tuple(own.device_bytes)))
 
@@ -213,17 +214,12 @@ class _Board:
             self._keep(lane, wish, found.until)
         return Hold(lane.model, f"room: {found.reason}", self._soonest(overdue_at, found.until))
 
-    def _loads(self, lane: Lane) -> None:
-        """It is no victim for anybody from now on."""
-        self._residents = [r for r in self._residents if r.model != lane.model]
-
     def _take(self, lane: Lane, found: Placement, *, overdue: bool) -> Load:
         ledger = self._ledger
         for victim in found.victims:
             ledger = ledger.leave(victim)
         change = ledger.grow if lane.model in ledger.reservations else ledger.reserve
         self._ledger = change(lane.model, found.device_bytes)
-        self._loads(lane)
         if not found.victims:
             reason = "fits"
         else:

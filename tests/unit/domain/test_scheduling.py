@@ -229,6 +229,8 @@ def test_a_planned_load_is_not_decided_again() -> None:
     """Its instance is still STOPPED while its victims go; the reservation tells."""
     book = ledger(100, x={"d0": 60}).leave("x").reserve("a", {"d0": 60})
     assert run([lane("a", State.STOPPED, 1.0)], book) == [Hold("a", "loading: waits for its memory")]
+    begun = book.release("x").begin("a")
+    assert run([lane("a", State.STOPPED, 1.0)], begun) == [Hold("a", "loading: waits for its memory")]
     assert run([lane("a", State.STOPPED, 1.0)], book.leave("a")) == [Hold("a", "stopping")]
 
 
