@@ -199,7 +199,7 @@ forever()
 
 
 async def test_a_child_without_the_token_is_found_while_its_parent_lives(rig: Rig) -> None:
-    """`env -i` and a session of its own: the parent link shows it, and it is remembered from then on."""
+    """`env -i` and a session of its own: the parent link shows it within a second, and it is remembered from then on."""
     script = """
 child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], env={}, start_new_session=True)
 note('child', child.pid)
@@ -208,10 +208,10 @@ forever()
 """
     process = await rig.start(script)
     child = await rig.note("child")
-    assert process.rss() > 0
+    await until(lambda: child in {identity.pid for identity in process._hunt._known}, "the child is remembered", 3)
     os.kill(process.record.pid, signal.SIGKILL)
     await process.exited()
-    await kill_now(rig)
+    assert [pid for pid, _ in (await kill_now(rig)).orphans] == [child]
     assert not alive(child)
 
 

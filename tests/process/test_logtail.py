@@ -96,10 +96,10 @@ async def test_a_quiet_log_is_looked_at_less_often(rig: Rig) -> None:
     looks = 0
     poll = rig.tail.poll
 
-    def counted() -> int:
+    def counted(lag: int = logtail.LAG_BYTES) -> int:
         nonlocal looks
         looks += 1
-        return poll()
+        return poll(lag)
 
     rig.tail.poll = counted  # type: ignore[method-assign] # counted, not replaced
     await rig.clock.advance(1)
@@ -165,7 +165,7 @@ async def test_an_engine_that_writes_faster_than_can_be_read_loses_lines_and_say
     assert seen[0] == "first"
     assert "bytes of log left out" in seen[1]
     assert seen[-1] == "last"
-    assert len(seen) < logtail.CHUNK_BYTES // 100 + 10
+    assert len(seen) < logtail.HISTORY_BYTES // 100 + 10
 
 
 async def test_the_last_words_need_no_end_of_line(rig: Rig) -> None:
@@ -210,7 +210,7 @@ async def test_a_file_that_somebody_truncated_is_read_from_its_beginning(rig: Ri
 async def test_an_adopted_engines_log_is_there_at_once(tmp_path: Path) -> None:
     """The ring starts with what was written before, bounded like all the rest."""
     path = tmp_path / "m.log"
-    path.write_text("x" * logtail.CHUNK_BYTES + "\n" + "earlier\n")
+    path.write_text("x" * logtail.HISTORY_BYTES + "\n" + "earlier\n")
     tail = LogTail.resumed(path, FakeClock())
     assert tail.lines(1) == ("earlier",)
     await tail.close()

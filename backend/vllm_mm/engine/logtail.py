@@ -21,8 +21,12 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 RING_LINES = 2000
 LINE_BYTES = 8192
-CHUNK_BYTES = 1 << 18
-LAG_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 16
+"""Read and given to subscribers at a time; some milliseconds of the event loop."""
+HISTORY_BYTES = 1 << 18
+"""Read of what is there already: at an adoption, and of a backlog that is too long to be read whole."""
+LAG_BYTES = 1 << 20
+"""A longer backlog is skipped."""
 ROTATE_BYTES = 16 << 20
 FAST_SECONDS = 0.05
 SLOW_SECONDS = 0.25
@@ -98,8 +102,9 @@ class LogTail:
             size = path.stat().st_size
         except OSError:
             size = 0
-        tail = cls(path, clock, offset=max(0, size - CHUNK_BYTES))
-        tail.poll()
+        tail = cls(path, clock, offset=max(0, size - HISTORY_BYTES))
+        while tail.poll():
+            pass
         return tail
 
     def start(self) -> None:
@@ -123,17 +128,18 @@ class LogTail:
             return ()
         return tuple(self._ring)[-count:]
 
-    def poll(self) -> int:
-        """Take in what is new, at most one chunk; returns the bytes taken. Never raises for a file in trouble."""
+    def poll(self, lag: int = LAG_BYTES) -> int:
+        """Take in what is new, at most one chunk; returns the bytes taken. Of a backlog of more than `lag` bytes only the
+        end is read. Never raises for a file in trouble."""
         if self._fd is None:
             return 0
         try:
             size = os.fstat(self._fd).st_size
             if size < self._offset:  # truncated by somebody
                 self._offset = 0
-            if size - self._offset > LAG_BYTES:
-                skipped = size - CHUNK_BYTES - self._offset
-                self._offset = size - CHUNK_BYTES
+            if size - self._offset > lag:
+                skipped = size - HISTORY_BYTES - self._offset
+                self._offset = size - HISTORY_BYTES
                 self._split.flush()
                 self._emit(
                     f"[{skipped} bytes of log left out here: the engine writes faster than it can be read]", False
@@ -148,8 +154,8 @@ class LogTail:
         return len(data)
 
     def drain(self) -> None:
-        """The writer is gone: take all that is left, the unfinished last line too."""
-        while self.poll():
+        """The writer is gone: take the end of what is left, the unfinished last line too."""
+        while self.poll(lag=HISTORY_BYTES):
             pass
         for line, replaces in self._split.flush():
             self._emit(line, replaces)

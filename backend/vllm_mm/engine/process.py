@@ -24,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 
 _PATIENCE = 0.5
 """Seconds that children get to follow a leader that ended as asked, before they count as orphans."""
+_WALK_SECONDS = 1.0
+"""Between two looks at the engine's descendants; a child is remembered at the latest after that time."""
 _MEMORY_AGE = 1.0
 """Seconds for which a reading of the tree's memory is good."""
 
@@ -91,6 +93,27 @@ class Hunt:
             found = procfs.members(self.launch, processes, lambda stat: marks[stat.pid], self._known, never)
             self._known |= {stat.id for stat in found.values()}
             return found
+
+    def remember(self) -> None:
+        """Walk down from the leader and whoever is known, and remember their children: so that they are known when
+        their parents are gone. Well under a millisecond for an engine, and cheap enough for the event loop."""
+        if not self._lock.acquire(blocking=False):
+            return  # a scan is under way, and finds more
+        try:
+            roots = set(self._known)
+            if self.launch.leader is not None:
+                roots.add(self.launch.leader)
+            left = [root.pid for root in roots if (stat := procfs.read_stat(root.pid)) is not None and stat.id == root]
+            while left:
+                parent = left.pop()
+                for pid in procfs.children(parent):
+                    stat = procfs.read_stat(pid)
+                    # Its parent is asked again: the number may be another's since it was listed.
+                    if stat is not None and stat.ppid == parent and stat.id not in self._known:
+                        self._known.add(stat.id)
+                        left.append(pid)
+        finally:
+            self._lock.release()
 
     def _mark(self, stat: Stat) -> procfs.Marks | None:
         # The environment changes only by an exec, in the first moments: older processes are read once.
@@ -160,6 +183,7 @@ class LocalProcess:
         self._memory_lock = threading.Lock()
         self._shm = leftovers.SharedMemory(record.started_at)
         self._loop.add_reader(pidfd, self._on_exit)
+        self._walk: asyncio.Task[None] | None = self._loop.create_task(self._remember(), name=f"tree {record.model}")
         tail.start()
 
     @property
@@ -209,7 +233,17 @@ class LocalProcess:
 
     async def close(self) -> None:
         self._unwatch()
+        walk, self._walk = self._walk, None
+        if walk is not None:
+            walk.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await walk
         await self._tail.close()
+
+    async def _remember(self) -> None:
+        while not self._exit.done():
+            self._hunt.remember()
+            await self._clock.sleep(_WALK_SECONDS)
 
     def _on_exit(self) -> None:
         """The pidfd became readable: the leader is dead, though others may still hold its log open."""

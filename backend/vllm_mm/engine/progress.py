@@ -36,7 +36,7 @@ class LineInfo:
 
 def parse(line: str) -> LineInfo | None:
     """None for a line that tells nothing; most do not, and cost one search."""
-    if _TELLING.search(line) is None:
+    if not any(piece in line for piece in _TELLING):
         return None
     for pattern, phase, learn in _MILESTONES:
         match = pattern.search(line)
@@ -118,11 +118,13 @@ _MILESTONES: tuple[tuple[re.Pattern[str], str | None, Callable[[re.Match[str]], 
 )  # fmt: skip
 
 
-_TELLING = re.compile(
-    r"\d%|version \d|Resolved arch|Using max model|Initializing a V1|Starting to load|Loading |torch\.compile|compilation\.\.\."
-    r"|KV cache|Graph capturing|init engine|Supported tasks|startup complete|Model loading|rror|on startup is|kv cache allocation"
-    r"|To serve at least|No available memory|out of memory|ALLOC_FAILED|Sleep mode|max_model_len|gated|restricted"
-    r"|Invalid repository|Can't load|does not appear|couldn't connect|ddress already|No space left|Found no NVIDIA|No CUDA"
-    r"|CUDA driver|Failed to infer|not compiled with|no kernel image|not supported|only supported|does not support|shared object"
-)
-"""A piece of each text above: all that the many lines that tell nothing have to be searched for."""
+_TELLING = (
+    "%|", "% Completed", "version ", "Resolved arch", "Using max model", "Initializing a V1", "Starting to load", "Loading ",
+    "torch.compile", "for the compilation", "KV cache size", "KV cache memory", "for KV cache", "Graph capturing",
+    "init engine", "Supported tasks", "startup complete", "Model loading", "rror", "on startup is", "kv cache allocation",
+    "To serve at least", "No available memory", "out of memory", "ALLOC_FAILED", "Sleep mode", "max_model_len", "gated",
+    "restricted", "Invalid repository", "Can't load", "does not appear", "couldn't connect", "ddress already",
+    "No space left", "Found no NVIDIA", "No CUDA", "CUDA driver", "Failed to infer", "not compiled with", "no kernel image",
+    "not supported", "only supported", "does not support", "shared object",
+)  # fmt: skip
+"""A piece of each text: all that the many lines that tell nothing have to be searched for (some microseconds)."""
