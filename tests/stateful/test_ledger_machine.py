@@ -13,7 +13,7 @@ models = st.sampled_from(MODELS)
 
 
 SETTINGS = settings(
-    max_examples=200,
+    max_examples=100,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

@@ -26,7 +26,7 @@ seen: set[tuple[str, str, str]] = set()
 
 
 SETTINGS = settings(
-    max_examples=8,
+    max_examples=5,
     stateful_step_count=25,
     deadline=None,
     print_blob=True,

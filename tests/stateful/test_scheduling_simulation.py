@@ -46,7 +46,7 @@ def fleets(
 
 
 @settings(
-    max_examples=400,
+    max_examples=250,
     deadline=None,
     derandomize=True,
     print_blob=True,
