@@ -20,9 +20,15 @@ class KnownFailure:
     permanent: bool
 
 
+_NO_ERROR = re.compile(r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d \[")
+"""vLLM warns of things with the words with which it dies of them elsewhere."""
+
+
 def recognise(line: str) -> KnownFailure | None:
     """The failure that a log line tells of, if it is a known one. A line of a run that succeeds may tell of one too
     (a retried download): it means something only when the start fails."""
+    if _NO_ERROR.search(line):
+        return None
     for pattern, fail in _FAILURES:
         match = pattern.search(line)
         if match is not None:
@@ -57,6 +63,18 @@ def _kv_cache_too_small(match: re.Match[str]) -> KnownFailure:
         "are left for it",
         f"{shorter}, or give the model more `memory`.",
         permanent=True,
+    )
+
+
+def _host_memory(match: re.Match[str]) -> KnownFailure:
+    node, free, total, _, wanted = match.groups()
+    never = float(wanted) > float(total)
+    return KnownFailure(
+        "memory_at_start",
+        f"The host has {free} of {total} GiB of memory free (node {node}), and the engine wants {wanted} GiB",
+        f"{'Lower' if never else 'Free memory on the host, or lower'} gpu-memory-utilization or VLLM_CPU_KVCACHE_SPACE "
+        "(on the CPU both are about host memory).",
+        permanent=never,
     )
 
 
@@ -100,11 +118,7 @@ _FAILURES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KnownFailure]]
         (
             (rf"Available memory on node (\S+) \({_N}/{_N} GiB\) on (?:startup|kv cache allocation) is less than "
             rf"(?:desired CPU memory utilization|requested memory for kv) \((?:{_N}[,/] ?)?{_N} GiB\)"),
-            _failure(
-                "memory_at_start", "The host has {2} of {3} GiB of memory free (node {1}), and the engine wants {5} GiB",
-                "Free memory on the host, or lower gpu-memory-utilization or VLLM_CPU_KVCACHE_SPACE (on the CPU both are "
-                "about host memory).", permanent=False,
-            ),
+            _host_memory,
         ),
         (
             (rf"To serve at least one request with the model's max seq len \((\d+)\), \({_N} GiB KV cache is needed, which is "
@@ -185,6 +199,13 @@ _FAILURES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KnownFailure]]
             _failure(
                 "address_in_use", "The engine's address is taken by another process",
                 "It is tried again with another address.", permanent=False,
+            ),
+        ),
+        (
+            r"AF_UNIX path too long",
+            _failure(
+                "path_too_long", "The path of the engine's socket is longer than unix sockets allow",
+                "Use a data directory with a shorter path (--data-dir).", permanent=True,
             ),
         ),
         (

@@ -123,7 +123,7 @@ _TELLING = (
     "torch.compile", "for the compilation", "KV cache size", "KV cache memory", "for KV cache", "Graph capturing",
     "init engine", "Supported tasks", "startup complete", "Model loading", "rror", "on startup is", "kv cache allocation",
     "To serve at least", "No available memory", "out of memory", "ALLOC_FAILED", "Sleep mode", "max_model_len", "gated",
-    "restricted", "Invalid repository", "Can't load", "does not appear", "couldn't connect", "ddress already",
+    "restricted", "Invalid repository", "Can't load", "does not appear", "couldn't connect", "ddress already", "AF_UNIX",
     "No space left", "Found no NVIDIA", "No CUDA", "CUDA driver", "Failed to infer", "not compiled with", "no kernel image",
     "not supported", "only supported", "does not support", "shared object",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Phases, facts and known failures, from real logs (tests/fixtures/vllm-logs: vLLM 0.32, CPU build) and, for what needs a
+"""Phases, facts and known failures, from real logs (tests/fixtures: vLLM 0.32, CPU build) and, for what needs a
 GPU, from the texts in vLLM's source."""
 
 import time
@@ -9,11 +9,14 @@ import pytest
 from vllm_mm.engine.failures import KnownFailure, recognise
 from vllm_mm.engine.progress import PHASES, PROFILED_FROM, Fact, LineInfo, parse
 
-LOGS = Path(__file__).parents[2] / "fixtures" / "vllm-logs"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+LOGS = FIXTURES / "engine-logs"
+MORE_LOGS = FIXTURES / "vllm-logs"
+"""Of the real engines that this installation runs: starts under other settings, with all their lines."""
 
 
-def read(name: str) -> list[LineInfo]:
-    lines = (LOGS / f"{name}.log").read_text().splitlines()
+def read(name: str, folder: Path = LOGS) -> list[LineInfo]:
+    lines = (folder / f"{name}.log").read_text().splitlines()
     return [info for line in lines if (info := parse(line)) is not None]
 
 
@@ -75,6 +78,40 @@ def test_a_failed_start_is_recognised(log: str, kind: str, permanent: bool, word
     text = f"{failures[0].message} {failures[0].advice}"
     for word in words:
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        ("fail-bad-argument", "bad_argument"),
+        ("fail-bad-value", "bad_argument"),
+        ("fail-embed-max-model-len", "bad_argument"),
+        ("fail-kv-cache-small", "kv_cache_too_small"),
+        ("fail-kv-space-huge", "memory_at_start"),
+        ("fail-max-model-len", "bad_argument"),
+        ("fail-model-missing", "model_not_found"),
+        ("fail-model-unknown-offline", "model_not_found"),
+        ("fail-socket-busy", "address_in_use"),
+        ("fail-socket-file-stale", "address_in_use"),
+        ("fail-socket-path-long", "path_too_long"),
+        ("good-all-minilm-l6-v2", None),
+        ("good-smollm2-135m-float32", None),
+        ("good-tiny-random-llama", None),
+    ],
+)
+def test_each_log_tells_one_kind_of_failure_or_none(log: str, kind: str | None) -> None:
+    """Warnings of a start that fails otherwise, or of one that does not fail, are not taken for the cause."""
+    infos = read(log, MORE_LOGS)
+    assert {info.failure.kind for info in infos if info.failure} == ({kind} if kind else set())
+    phases = [info.phase for info in infos if info.phase]
+    assert sorted(phases, key=PHASES.index) == phases
+    assert (phases[-1:] == ["startup_complete"]) is (kind is None)
+
+
+def test_what_can_never_fit_is_not_tried_again() -> None:
+    """400 GiB on a host of 12 will not become free; 12.2 of 12.21 may."""
+    huge = [info.failure for info in read("fail-kv-space-huge", MORE_LOGS) if info.failure]
+    assert {f.permanent for f in huge} == {True}
 
 
 @pytest.mark.parametrize(
@@ -266,7 +303,7 @@ def test_the_phases_after_the_memory_profile_are_phases() -> None:
 
 def test_a_telling_piece_covers_each_failure() -> None:
     """`parse` looks first for a piece that all known texts have: it must not hide what `recognise` would find."""
-    for log in LOGS.glob("*.log"):
+    for log in FIXTURES.glob("*-logs/*.log"):
         for line in log.read_text().splitlines():
             info = parse(line)
             if info is None or info.phase is None:
