@@ -25,6 +25,13 @@ _MARK = "MM_TEST_TREE"
 JSON = {"content-type": "application/json"}
 
 
+def client(address: str, *, timeout: float = 20) -> httpx.Client:
+    """An HTTP client for the engine at a unix socket."""
+    # No TLS here, and a context for it would take longer than the requests.
+    transport = httpx.HTTPTransport(uds=address, verify=False, trust_env=False)
+    return httpx.Client(transport=transport, base_url="http://engine", timeout=timeout)
+
+
 def until(look: Callable[[], T], what: str, *, timeout: float = 10.0) -> T:
     """The first true value of `look`; fails with `what` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
@@ -49,7 +56,7 @@ class Proc:
 def look_at(pid: int) -> Proc | None:
     """The process, unless it is gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_bytes().decode()
         title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
     except OSError:
         return None
@@ -86,7 +93,7 @@ class Sim:
                 stderr=log,
                 start_new_session=True,
             )
-        self.http = httpx.Client(transport=httpx.HTTPTransport(uds=self.socket), base_url="http://engine", timeout=20)
+        self.http = client(self.socket)
         try:
             if self.wait:
                 until(self.answers, "the engine to be ready")
@@ -122,7 +129,7 @@ class Sim:
 
     def log(self) -> str:
         """stdout and stderr so far."""
-        return self.log_path.read_text()
+        return self.log_path.read_bytes().decode()
 
     def wait_for_log(self, text: str) -> None:
         """Returns when the log contains the text."""
@@ -150,6 +157,11 @@ class Sim:
             lambda: next((process for process in self.tree() if process.name == "VLLM::EngineCore"), None),
             "the engine core to exist",
         )
+
+    def post_once(self, path: str) -> httpx.Response:
+        """POST on a connection of its own: after a 500 that nobody caught, the server closes without a word."""
+        with client(self.socket) as http:
+            return http.post(path)
 
     def stats(self) -> dict[str, float]:
         """The counters of /metrics without labels, by name."""

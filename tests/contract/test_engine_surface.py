@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from contract.engines import JSON, Sim, chat_body, metrics, raw_stream, stream, until
+from contract.engines import JSON, Sim, chat_body, client, metrics, raw_stream, stream, until
 
 CHAT = "/v1/chat/completions"
 
@@ -41,7 +41,7 @@ def _real(variable: str) -> str:
 
 
 def _target(kind: str, socket: str) -> Generator[Target, None, None]:
-    with httpx.Client(transport=httpx.HTTPTransport(uds=socket), base_url="http://engine", timeout=60) as http:
+    with client(socket, timeout=60) as http:
         names = tuple(item["id"] for item in http.get("/v1/models").json()["data"])
         yield Target(kind, socket, http, names)
 
@@ -253,8 +253,10 @@ def test_an_alias_is_answered_in_the_first_name(engine: Target) -> None:
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
 def test_unknown_model(engine: Target, path: str) -> None:
     """404, in OpenAI's shape, naming the parameter."""
-    body = {"model": "nope", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
-    answer = engine.http.post(path, json=body)
+    body = (
+        {"input": "x"} if path == "/v1/responses" else {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+    )
+    answer = engine.http.post(path, json={"model": "nope", **body})
     error = answer.json()["error"]
     assert answer.status_code == error["code"] == 404
     assert (error["type"], error["param"]) == ("NotFoundError", "model")

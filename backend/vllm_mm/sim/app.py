@@ -80,6 +80,14 @@ class App:
         self._service = service
         self._routes = routes_of(service.options)
 
+    def describe(self) -> list[str]:
+        """A line for each route, as vLLM logs them."""
+        return [
+            f"Route: {path.replace('*', '{response_id}')}, Methods: {method}"
+            for path, methods in self._routes.items()
+            for method in methods
+        ]
+
     async def __call__(self, request: Request, writer: Writer) -> None:
         options = self._service.options
         if options.request_id_headers and (identity := request.headers.get("x-request-id")):
@@ -113,6 +121,7 @@ class App:
                 self._service.give_up()
         except EngineCallError as error:
             writer.json(500, internal(str(error)).body)
+            writer.closes = True  # nobody catches it in vLLM, and uvicorn then closes the connection
 
     def _find(self, path: str) -> Mapping[str, Route] | None:
         found = self._routes.get(path)

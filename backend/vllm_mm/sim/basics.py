@@ -59,7 +59,7 @@ async def tokenize_route(call: Call) -> None:
     body = service.body(request)
     prompt = body.get("prompt")
     if prompt is None and "messages" in body:
-        prompt = chat_prompt(body["messages"])
+        prompt = chat_prompt(body)
     if not isinstance(prompt, str):
         raise errors.invalid("prompt", "Input should be a valid string", prompt, "string_type")
     service.check_model(body)

@@ -42,17 +42,19 @@ def _part(part: object) -> str:
     return text if isinstance(text, str) else json.dumps(fields, sort_keys=True)
 
 
-def chat_prompt(messages: object, *, field: str = "messages") -> str:
-    """The messages in a chat template. Raises ApiError."""
-    items = as_list(messages)
+def chat_prompt(body: Body) -> str:
+    """The `messages` of a body in a chat template. Raises ApiError."""
+    items = as_list(body.get("messages"))
     if items is None:
-        if messages is None:
-            raise errors.invalid(field, "Field required", kind="missing")
-        raise errors.invalid(field, "Input should be a valid list", messages, "list_type")
+        if body.get("messages") is None:
+            raise errors.missing("messages", body)
+        raise errors.invalid("messages", "Input should be a valid list", body["messages"], "list_type")
+    if not items:
+        raise errors.refused("Cannot apply chat template to an empty conversation. Provide at least one message.")
     parts: list[str] = []
     for item in items:
         message = as_object(item)
         if message is None or not isinstance(message.get("role"), str):
-            raise errors.invalid(field, "Input should be a valid message", item, "union_tag_not_found")
+            raise errors.invalid("messages", "Input should be a valid message", item, "union_tag_not_found")
         parts.append(f"<|{message['role']}|>{text_of(message.get('content'))}\n")
     return "".join([*parts, "<|assistant|>"])

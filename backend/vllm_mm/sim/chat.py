@@ -1,17 +1,15 @@
 """/v1/chat/completions and /v1/completions."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from vllm_mm.sim import errors
 from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt
 from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
 from vllm_mm.sim.options import VERSION
-from vllm_mm.sim.service import Call, Limits, Plan, Service, limits_of, usage_of
+from vllm_mm.sim.service import ABORT, Call, Limits, Plan, Service, limits_of, usage_of
 from vllm_mm.sim.text import detokenize
-from vllm_mm.sim.web import Writer, dump
+from vllm_mm.sim.web import dump
 
 FINGERPRINT = f"vllm-{VERSION}-sim"
 DONE = b"data: [DONE]\n\n"
@@ -21,13 +19,13 @@ async def chat_completions(call: Call) -> None:
     """POST /v1/chat/completions."""
     service, request, writer = call.service, call.request, call.writer
     body = service.body(request)
-    prompt = chat_prompt(body.get("messages"))
+    prompt = chat_prompt(body)
     limits = limits_of(body, "max_completion_tokens", "max_tokens")
     service.check_model(body)
     plan = service.plan(prompt, limits)
     identity = service.request_id(request, "chatcmpl")
     if body.get("stream"):
-        await _stream(service, body, writer, [plan], _ChatChunks(identity, service.name))
+        await _Stream(call, body, _ChatChunks(identity, service.name)).run([plan])
         return
     text, count, reason = await service.collect(plan)
     writer.json(
@@ -76,7 +74,7 @@ async def completions(call: Call) -> None:
     plans = [service.plan(prompt, limits) for prompt in prompts]
     identity = service.request_id(request, "cmpl")
     if body.get("stream"):
-        await _stream(service, body, writer, plans, _TextChunks(identity, service.name))
+        await _Stream(call, body, _TextChunks(identity, service.name)).run(plans)
         return
     choices: list[Body] = []
     total = 0
@@ -121,14 +119,19 @@ class _ChatChunks:
     identity: str
     model: str
     kind: str = "chat.completion.chunk"
+    details: bool = True
+    """Whether continuous usage has vLLM's (empty) details."""
 
     def first(self, index: int) -> Body | None:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
-    def choice(self, index: int, text: str, logprobs: Callable[[], Any] | None) -> Body:
-        return {"index": index, "delta": {"content": text}, "logprobs": logprobs and logprobs(), "finish_reason": None}
+    def choice(self, index: int, text: str, logprobs: object, end: "_End | None") -> Body:
+        choice: Body = {"index": index, "delta": {"content": text}, "logprobs": logprobs}
+        if end is None:
+            return {**choice, "finish_reason": None, "token_ids": None}
+        return {**choice, "finish_reason": end.finish_reason, "stop_reason": end.stop_reason, "token_ids": None}
 
-    def logprobs(self, plan: Plan, start: int, end: int) -> Any:
+    def logprobs(self, plan: Plan, start: int, end: int) -> Body:
         return _chat_logprobs(plan, start, end)
 
 
@@ -139,75 +142,104 @@ class _TextChunks:
     identity: str
     model: str
     kind: str = "text_completion"
+    details: bool = False
 
     def first(self, index: int) -> Body | None:  # noqa: ARG002 - completions have no first chunk
         return None
 
-    def choice(self, index: int, text: str, logprobs: Callable[[], Any] | None) -> Body:
+    def choice(self, index: int, text: str, logprobs: object, end: "_End | None") -> Body:
         return {
-            "index": index, "text": text, "logprobs": logprobs and logprobs(), "finish_reason": None, "stop_reason": None,
-        }  # fmt: skip
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": end and end.finish_reason,
+            "stop_reason": end and end.stop_reason,
+            "prompt_token_ids": None,
+            "token_ids": None,
+        }
 
-    def logprobs(self, plan: Plan, start: int, end: int) -> Any:
+    def logprobs(self, plan: Plan, start: int, end: int) -> Body:
         return _text_logprobs(plan, start, end)
 
 
-async def _stream(
-    service: Service, body: Body, writer: Writer, plans: list[Plan], chunks: _ChatChunks | _TextChunks
-) -> None:
-    """Server-sent events: the head goes out at once, each piece as its tokens come, the error inside the stream."""
-    include, continuous = _usage_wanted(service, body)
-    created = int(time.time())
-    prompt_tokens = sum(plan.prompt_tokens for plan in plans)
-    counted = 0
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why a choice ended."""
 
-    def write(choices: list[Body], usage: Body | None, fingerprint: bool = False) -> None:
+    finish_reason: str
+    stop_reason: str | None
+
+
+class _Stream:
+    """Server-sent events: the head goes out at once, each piece as its tokens come, an error inside the stream."""
+
+    def __init__(self, call: Call, body: Body, chunks: _ChatChunks | _TextChunks) -> None:
+        self._service = call.service
+        self._writer = call.writer
+        self._chunks = chunks
+        self._include, self._continuous = _usage_wanted(call.service, body)
+        self._with_logprobs = bool(body.get("logprobs"))
+        self._created = int(time.time())
+        self._prompt_tokens = 0
+        self._counted = 0
+
+    async def run(self, plans: list[Plan]) -> None:
+        """One plan after the other, to [DONE]."""
+        self._prompt_tokens = sum(plan.prompt_tokens for plan in plans)
+        self._writer.start()
+        try:
+            for index, plan in enumerate(plans):
+                await self._choice(index, plan)
+            if self._include:
+                self._write([], self._usage(details=False), FINGERPRINT)
+        except EngineDeadError:
+            self._writer.write(b"data: %b\n\n" % dump(errors.internal(ENGINE_DEAD).body))
+        self._writer.write(DONE)
+        self._writer.end()
+
+    async def _choice(self, index: int, plan: Plan) -> None:
+        before = self._counted
+
+        def on_piece(start: int, end: int, last: bool) -> None:
+            if start == 0 and (first := self._chunks.first(index)) is not None:
+                self._write([first], self._usage_now(), first=True)
+            self._counted = before + end
+            logprobs = self._chunks.logprobs(plan, start, end) if self._with_logprobs else None
+            ending = _End(plan.finish_reason, plan.stop_reason) if last else None
+            choice = self._chunks.choice(index, plan.piece(start, end), logprobs, ending)
+            self._write([choice], self._usage_now(), FINGERPRINT if last and not self._include else None)
+
+        if await self._service.run(plan, on_piece) == ABORT:
+            self._write([self._chunks.choice(index, "", None, _End(ABORT, None))], self._usage_now())
+
+    def _write(
+        self, choices: list[Body], usage: Body | None, fingerprint: str | None = None, *, first: bool = False
+    ) -> None:
         chunk: Body = {
-            "id": chunks.identity, "object": chunks.kind, "created": created, "model": chunks.model, "choices": choices,
-        }  # fmt: skip
+            "id": self._chunks.identity,
+            "object": self._chunks.kind,
+            "created": self._created,
+            "model": self._chunks.model,
+            "choices": choices,
+        }
         if usage is not None:
             chunk["usage"] = usage
-        if fingerprint:
-            chunk["system_fingerprint"] = FINGERPRINT
-        writer.write(b"data: %b\n\n" % dump(chunk))
+        if fingerprint is not None:
+            chunk["system_fingerprint"] = fingerprint
+        if first:
+            chunk |= {"prompt_token_ids": None, "prompt_text": None}
+        self._writer.write(b"data: %b\n\n" % dump(chunk))
 
-    def usage(completion: int) -> Body:
-        return {
-            "prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens + completion, "completion_tokens": completion,
-        }  # fmt: skip
+    def _usage_now(self) -> Body | None:
+        return self._usage(details=self._chunks.details) if self._continuous else None
 
-    writer.start()
-    try:
-        for index, plan in enumerate(plans):
-            before = counted
-            held: list[Body] = []
-
-            def on_piece(
-                start: int, end: int, last: bool, plan: Plan = plan, index: int = index, before: int = before
-            ) -> None:
-                nonlocal counted
-                if start == 0 and (first := chunks.first(index)) is not None:
-                    write([first], usage(before) if continuous else None)
-                counted = before + end
-                logprobs = (lambda: chunks.logprobs(plan, start, end)) if body.get("logprobs") else None
-                choice = chunks.choice(index, plan.piece(start, end), logprobs)
-                if last:
-                    choice["finish_reason"] = plan.finish_reason
-                    choice["stop_reason"] = plan.stop_reason
-                write([choice], usage(counted) if continuous else None, fingerprint=last and not include)
-
-            reason = await service.run(plan, on_piece)
-            if reason == "abort":
-                choice = chunks.choice(index, "", None)
-                choice |= {"finish_reason": reason, "stop_reason": None}
-                held.append(choice)
-                write(held, usage(counted) if continuous else None)
-        if include:
-            write([], usage(counted), fingerprint=True)
-    except EngineDeadError:
-        writer.write(b"data: %b\n\n" % dump(errors.internal(ENGINE_DEAD).body))
-    writer.write(DONE)
-    writer.end()
+    def _usage(self, *, details: bool) -> Body:
+        usage: Body = {
+            "prompt_tokens": self._prompt_tokens,
+            "total_tokens": self._prompt_tokens + self._counted,
+            "completion_tokens": self._counted,
+        }
+        return {**usage, "completion_tokens_details": None} if details else usage
 
 
 def _usage_wanted(service: Service, body: Body) -> tuple[bool, bool]:
@@ -227,7 +259,7 @@ def _prompts(prompt: object) -> list[str]:
         return [detokenize(tokens)]
     if items := as_list(prompt):
         return [text for item in items for text in _prompts(item)]
-    raise errors.invalid("prompt", "Either prompt or prompt_embeds must be provided and non-empty.", prompt)
+    raise errors.refused("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 
 
 def _chat_logprobs(plan: Plan, start: int, end: int) -> Body:

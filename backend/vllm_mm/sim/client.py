@@ -110,7 +110,10 @@ class Engine(asyncio.Protocol):
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[self._next] = future
         self._send({"call": self._next, "method": method, **arguments})
-        return await future
+        try:
+            return await future
+        except EngineCallError as error:
+            raise EngineCallError(f"Call to {method} method failed: {error}") from None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -161,6 +164,7 @@ class Engine(asyncio.Protocol):
             if future is not None and not future.done():
                 if "error" in message:
                     future.set_exception(EngineCallError(message["error"]))
+                    future.exception()  # a client that is gone leaves nobody to ask for it
                 else:
                     future.set_result(message["value"])
 

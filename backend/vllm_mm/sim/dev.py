@@ -17,10 +17,16 @@ async def sleep(call: Call) -> None:
     """POST /sleep?level=0|1|2&mode=abort|wait|keep; a body is not looked at."""
     service, request, writer = call.service, call.request, call.writer
     text = request.parameter("level", "1")
-    if text not in {"0", "1", "2"}:
-        raise _bad_query("level", "Input should be a valid integer from 0 to 2", text)
-    await service.engine.call("sleep", level=int(text), mode=_mode(request))
-    writer.json(200, {"status": "sleeping", "level": int(text)})
+    if not text.lstrip("-").isdecimal():
+        message = "Input should be a valid integer, unable to parse string as an integer"
+        raise _bad_query("int_parsing", "level", message, text)
+    level = int(text)
+    if level > 2:
+        raise _bad_query("less_than_equal", "level", "Input should be less than or equal to 2", text, "'le': 2")
+    if level < 0:
+        raise _bad_query("greater_than_equal", "level", "Input should be greater than or equal to 0", text, "'ge': 0")
+    await service.engine.call("sleep", level=level, mode=_mode(request))
+    writer.json(200, {"status": "sleeping", "level": level})
 
 
 async def wake_up(call: Call) -> None:
@@ -112,12 +118,14 @@ async def set_fault(call: Call) -> None:
 def _mode(request: Request) -> str:
     mode = request.parameter("mode", "abort")
     if mode not in _MODES:
-        raise _bad_query("mode", "Input should be 'abort', 'wait' or 'keep'", mode)
+        expected = "'abort', 'wait' or 'keep'"
+        raise _bad_query("literal_error", "mode", f"Input should be {expected}", mode, f"'expected': {expected!r}")
     return mode
 
 
-def _bad_query(name: str, message: str, value: str) -> errors.ApiError:
-    detail = f"{{'type': 'literal_error', 'loc': 'query.{name}', 'msg': {message!r}, 'input': {value!r}}}"
+def _bad_query(kind: str, name: str, message: str, value: str, context: str = "") -> errors.ApiError:
+    context = f", 'ctx': {{{context}}}" if context else ""
+    detail = f"{{'type': '{kind}', 'loc': 'query.{name}', 'msg': {message!r}, 'input': {value!r}{context}}}"
     return errors.ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"query.{name}")
 
 

@@ -1,9 +1,9 @@
 """Errors in the shapes that vLLM answers with."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Sized
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 
 class ApiError(Exception):
@@ -34,14 +34,24 @@ def unknown_model(name: str, aliases: tuple[str, ...]) -> ApiError:
 
 
 def invalid(field: str, message: str, value: object = None, kind: str = "value_error") -> ApiError:
-    """400 for one field of the body that failed validation."""
+    """400 for one field of the body that failed validation; an object or a list is only counted."""
     shown = str(value)[:200]
+    if isinstance(value, (list, dict)):
+        container = cast("Sized", value)
+        shown = f"<{type(container).__name__} of {len(container)} items>"
     detail = f"{{'type': '{kind}', 'loc': 'body.{field}', 'msg': '{message}', 'input': {shown!r}}}"
     return ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{field}" if field else "body")
 
 
-def refused(message: str, param: str | None = None) -> ApiError:
+def missing(field: str, body: dict[str, Any]) -> ApiError:
+    """400 for a field that has to be there."""
+    return invalid(field, "Field required", body, "missing")
+
+
+def refused(message: str, param: str | None = None, value: object = None) -> ApiError:
     """400 for a request that is well formed but cannot be done."""
+    if param is not None:
+        message += f" (parameter={param})" if value is None else f" (parameter={param}, value={value})"
     return ApiError(400, message, "BadRequestError", param)
 
 

@@ -9,6 +9,8 @@ in development mode as `POST /sim/fault` with `{"fault": "NAME:VALUE"}` (`DELETE
     exit_0                 the server exits with code 0 in the middle of its load
     slow_health:SECONDS    /health answers after this long
     ignore_term            SIGTERM does nothing, in every process of the engine
+    wipe_environment       children lose their environment in /proc when they rename themselves, as vLLM's do unless
+                           SPT_NOENV=1 is set for them
     leave_session          the engine core moves to a session of its own
     refuse_wake            /wake_up answers 500 and the engine stays asleep
     lie_wake               /wake_up answers 200, but what is generated afterwards is gibberish
@@ -24,8 +26,8 @@ from vllm_mm.sim.quantities import parse_count, parse_duration
 PHASES = ("version", "architecture", "init", "weights", "compile", "kv_cache", "graphs", "warmup")
 """The phases of a load, in order."""
 NAMES = (
-    "crash_after_tokens", "hang_at", "die_at", "exit_0", "slow_health", "ignore_term", "leave_session", "refuse_wake",
-    "lie_wake", "hang_requests", "no_readiness",
+    "crash_after_tokens", "hang_at", "die_at", "exit_0", "slow_health", "ignore_term", "wipe_environment",
+    "leave_session", "refuse_wake", "lie_wake", "hang_requests", "no_readiness",
 )  # fmt: skip
 
 
@@ -41,6 +43,7 @@ class Faults:
     slow_health: float = 0.0
     """Seconds."""
     ignore_term: bool = False
+    wipe_environment: bool = False
     leave_session: bool = False
     refuse_wake: bool = False
     lie_wake: bool = False
@@ -59,7 +62,15 @@ class Faults:
                 return replace(self, die_at=_phase(phase), die_code=parse_count(code) if code else 1)
             case "slow_health":
                 return replace(self, slow_health=parse_duration(value))
-            case "exit_0" | "ignore_term" | "leave_session" | "refuse_wake" | "lie_wake" | "hang_requests":
+            case (
+                "exit_0"
+                | "ignore_term"
+                | "wipe_environment"
+                | "leave_session"
+                | "refuse_wake"
+                | "lie_wake"
+                | "hang_requests"
+            ):
                 return replace(self, **{name: _switch(name, value)})
             case "no_readiness":
                 return replace(self, hang_requests=_switch(name, value))

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from vllm_mm.sim.core import fork_core, hang
+from vllm_mm.sim.core import hang
+from vllm_mm.sim.fork import fork_core
 from vllm_mm.sim.loading import Enter, Info, ready_steps, server_steps
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.options import Options, parse_options

@@ -132,7 +132,7 @@ def _shards(count: int, seconds: float) -> Iterator[Step]:
         if done:
             yield Wait(seconds / count)
         yield Progress(
-            f"Loading safetensors checkpoint shards: {100 * done // count:3d}% Completed | {done}/{count}",
+            f"Loading safetensors checkpoint shards: {100 * done // count:3d}% Completed | {done}/{count} [00:00<00:00]",
             end=done == count,
         )
 
@@ -142,6 +142,6 @@ def _graphs(seconds: float, sizes: int = 4) -> Iterator[Step]:
         if done:
             yield Wait(seconds / sizes)
         yield Progress(
-            f"Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): {100 * done // sizes:3d}%| {done}/{sizes}",
+            f"Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): {100 * done // sizes:3d}%| {done}/{sizes} [00:00<00:00]",
             end=done == sizes,
         )

@@ -21,11 +21,11 @@ class Log:
 
     def server(self, message: str) -> None:
         """A line in uvicorn's form."""
-        _write(1, f"{self._prefix}INFO:     {message}\n")
+        _write(1, f"INFO:     {message}\n")
 
     def progress(self, text: str, *, end: bool) -> None:
         """A progress bar on stderr: it overwrites itself with a carriage return until the `end`."""
-        _write(2, f"\r{self._prefix}{text}" + ("\n" if end else ""))
+        _write(2, f"\r{text}" + ("\n" if end else ""))
 
     def trace(self, message: str) -> None:
         """The last lines of a Python traceback on stderr."""

@@ -13,13 +13,12 @@ async def messages(call: Call) -> None:
     service, writer = call.service, call.writer
     body = service.body(call.request)
     prompt = _prompt(body)
-    if "model" not in body:
-        raise errors.invalid("model", "Field required", kind="missing")
+    _check_model_is_named(body)
     if body.get("max_tokens") is None:
-        raise errors.invalid("max_tokens", "Field required", kind="missing")
+        raise errors.missing("max_tokens", body)
     limits = limits_of(body, "max_tokens")
     with errors.anthropic_shape():
-        service.check_model(body, required=True)
+        service.check_model(body)
         plan = service.plan(prompt, limits)
     identity = service.request_id(call.request, "chatcmpl")
     if body.get("stream"):
@@ -34,7 +33,7 @@ async def messages(call: Call) -> None:
             "role": "assistant",
             "content": [{"type": "text", "text": text}],
             "model": service.name,
-            **_stop(plan, reason),
+            **{key: value for key, value in _stop(plan, reason).items() if value is not None},
             "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": count},
         },
     )
@@ -44,10 +43,9 @@ async def count_tokens_route(call: Call) -> None:
     """POST /v1/messages/count_tokens."""
     body = call.service.body(call.request)
     prompt = _prompt(body)
-    if "model" not in body:
-        raise errors.invalid("model", "Field required", kind="missing")
+    _check_model_is_named(body)
     with errors.anthropic_shape():
-        call.service.check_model(body, required=True)
+        call.service.check_model(body)
     tokens = count_tokens(prompt)
     call.writer.json(200, {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}})
 
@@ -70,9 +68,9 @@ async def _stream(call: Call, plan: Plan, identity: str) -> None:
                 "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": 0},
             }  # fmt: skip
             event("message_start", message=message)
-            event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+            event("content_block_start", content_block={"type": "text", "text": ""}, index=0)
         if text := plan.piece(start, end):
-            event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+            event("content_block_delta", delta={"type": "text_delta", "text": text}, index=0)
 
     writer.start()
     try:
@@ -98,8 +96,19 @@ def _stop(plan: Plan, reason: str) -> Body:
     return {"stop_reason": "max_tokens" if reason == "length" else "end_turn", "stop_sequence": None}
 
 
+def _check_model_is_named(body: Body) -> None:
+    """Raises ApiError; this is validation, so in OpenAI's shape."""
+    if "model" not in body:
+        raise errors.missing("model", body)
+    model = body["model"]
+    if not isinstance(model, str):
+        raise errors.invalid("model", "Input should be a valid string", model, "string_type")
+    if not model:
+        raise errors.invalid("model", "Value error, Model is required", model)
+
+
 def _prompt(body: Body) -> str:
     """The system text and the messages in a chat template. Raises ApiError."""
     system = body.get("system")
-    prompt = chat_prompt(body.get("messages"))
+    prompt = chat_prompt(body)
     return f"<|system|>{text_of(system)}\n{prompt}" if system is not None else prompt

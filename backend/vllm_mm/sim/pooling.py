@@ -15,7 +15,7 @@ _LABELS = 2
 async def embeddings(call: Call) -> None:
     """POST /v1/embeddings: a text, tokens, or a list of either; or messages."""
     service, body = call.service, call.service.body(call.request)
-    texts = [chat_prompt(body["messages"])] if "messages" in body else _texts(body, "input")
+    texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
     kind = body.get("encoding_format") or "float"
     if kind not in {"float", "base64"}:
         raise errors.invalid("encoding_format", "Input should be 'float' or 'base64'", kind, "literal_error")
@@ -32,7 +32,7 @@ async def embeddings(call: Call) -> None:
 async def pooling(call: Call) -> None:
     """POST /pooling: the vector of each input."""
     service, body = call.service, call.service.body(call.request)
-    texts = [chat_prompt(body["messages"])] if "messages" in body else _texts(body, "input")
+    texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
     service.check_model(body)
     tokens = await _compute(service, texts)
     size = service.options.profile.dimensions if service.options.profile.task == "embed" else _LABELS
@@ -46,7 +46,7 @@ async def pooling(call: Call) -> None:
 async def classify(call: Call) -> None:
     """POST /classify: the probabilities of two labels for each input."""
     service, body = call.service, call.service.body(call.request)
-    texts = [chat_prompt(body["messages"])] if "messages" in body else _texts(body, "input")
+    texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
     service.check_model(body)
     tokens = await _compute(service, texts)
     data: list[Body] = []
@@ -65,7 +65,7 @@ async def scores(call: Call) -> None:
             queries, documents = _texts(body, first), _texts(body, second)
             break
     else:
-        raise errors.invalid("queries", "Field required", kind="missing")
+        raise errors.missing("queries", body)
     service.check_model(body)
     if len(queries) not in {1, len(documents)}:
         raise errors.refused("Input lengths must be either 1:1, 1:N or N:N")
@@ -141,8 +141,9 @@ def _texts(body: Body, name: str) -> list[str]:
         return [detokenize(tokens)]
     items = as_list(value)
     if not items:
-        kind = "missing" if value is None else "string_type"
-        raise errors.invalid(name, "Field required" if value is None else "Input should be a valid string", value, kind)
+        if value is None:
+            raise errors.missing(name, body)
+        raise errors.invalid(name, "Input should be a valid string", value, "string_type")
     texts: list[str] = []
     for item in items:
         if isinstance(item, str):

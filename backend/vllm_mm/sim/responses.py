@@ -95,7 +95,7 @@ class _Events:
         self._number = first
 
     def send(self, kind: str, **fields: object) -> None:
-        event = {"type": kind, "sequence_number": self._number, **fields}
+        event = {**fields, "sequence_number": self._number, "type": kind}
         self._number += 1
         self._writer.write(b"event: %b\ndata: %b\n\n" % (kind.encode(), dump(event)))
 
@@ -110,14 +110,16 @@ async def _stream(service: Service, writer: Writer, plan: Plan, response: Body, 
         nonlocal counted
         counted = end
         if start == 0:
-            message: Body = {"id": item, "type": "message", "role": "assistant", "content": [], "status": "in_progress"}
-            events.send("response.output_item.added", output_index=0, item=message)
-            part: Body = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            events.send("response.content_part.added", output_index=0, item_id=item, content_index=0, part=part)
+            message: Body = {
+                "id": item, "content": [], "role": "assistant", "status": "in_progress", "type": "message", "phase": None,
+            }  # fmt: skip
+            events.send("response.output_item.added", item=message, output_index=0)
+            part: Body = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
+            events.send("response.content_part.added", content_index=0, item_id=item, output_index=0, part=part)
+        delta = plan.piece(start, end)
         events.send(
-            "response.output_text.delta", content_index=0, output_index=0, item_id=item, delta=plan.piece(start, end),
-            logprobs=[],
-        )  # fmt: skip
+            "response.output_text.delta", content_index=0, delta=delta, item_id=item, logprobs=[], output_index=0
+        )
 
     writer.start()
     response["status"] = "in_progress"
@@ -132,9 +134,9 @@ async def _stream(service: Service, writer: Writer, plan: Plan, response: Body, 
     _complete(response, plan, text, counted, reason, prompt, item)
     if counted:
         part = response["output"][0]["content"][0]
-        events.send("response.output_text.done", output_index=0, content_index=0, text=text, logprobs=[], item_id=item)
-        events.send("response.content_part.done", item_id=item, output_index=0, content_index=0, part=part)
-        events.send("response.output_item.done", output_index=0, item=response["output"][0])
+        events.send("response.output_text.done", content_index=0, item_id=item, logprobs=[], output_index=0, text=text)
+        events.send("response.content_part.done", content_index=0, item_id=item, output_index=0, part=part)
+        events.send("response.output_item.done", item=response["output"][0], output_index=0)
     events.send("response.completed", response=_visible(response))
     writer.end()
 
@@ -147,10 +149,9 @@ def _prompt(service: Service, body: Body) -> str:
     elif (items := as_list(given)) is not None:
         text = "".join(_item(item) for item in items)
     else:
-        kind = "missing" if given is None else "string_type"
-        raise errors.invalid(
-            "input", "Field required" if given is None else "Input should be a valid string", given, kind
-        )
+        if given is None:
+            raise errors.missing("input", body)
+        raise errors.invalid("input", "Input should be a valid string", given, "string_type")
     before = ""
     if (previous := body.get("previous_response_id")) is not None:
         stored = service.responses.get(str(previous))
@@ -194,11 +195,11 @@ def _complete(
 ) -> None:
     """Put the output in."""
     status = "completed" if reason == "stop" else "incomplete"
-    content: Body = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
+    content: Body = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
     response["output"] = [
         {
-            "id": item or f"msg_{new_id()[:16]}", "type": "message", "role": "assistant", "content": [content],
-            "status": "completed", "phase": None,
+            "id": item or f"msg_{new_id()[:16]}", "content": [content], "role": "assistant", "status": "completed",
+            "type": "message", "phase": None,
         }
     ]  # fmt: skip
     response["status"] = status

@@ -45,7 +45,10 @@ class _Server:
         service = Service(
             self._options, self._log, engine, self._options.profile.fault, self._stop.set, self._ignore_term
         )
-        web = WebServer(App(service), keep_alive=self._options.keep_alive, on_idle=self._idle.set)
+        app = App(service)
+        for line in ("Available routes are:", *app.describe()):
+            self._log.note("launcher.py:195", line)
+        web = WebServer(app, keep_alive=self._options.keep_alive, on_idle=self._idle.set)
         self._log.server(f"Started server process [{os.getpid()}]")
         self._log.server("Waiting for application startup.")
         server = await loop.create_server(web.connection, sock=self._listener, backlog=_BACKLOG)

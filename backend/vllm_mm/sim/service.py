@@ -102,12 +102,10 @@ class Service:
             raise errors.invalid("", "Input should be a valid dictionary", kind="model_attributes_type")
         return body
 
-    def check_model(self, body: Mapping[str, Any], *, required: bool = False) -> None:
+    def check_model(self, body: Mapping[str, Any]) -> None:
         """Raises ApiError for a model that is not served, or a name that is no text."""
         model = body.get("model")
-        if required and "model" not in body:
-            raise errors.invalid("model", "Field required", kind="missing")
-        if (model is not None and not isinstance(model, str)) or (required and model is None):
+        if model is not None and not isinstance(model, str):
             raise errors.invalid("model", "Input should be a valid string", model, "string_type")
         if model and model not in self.options.served_names:
             raise errors.unknown_model(model, self.options.served_names)
@@ -126,12 +124,23 @@ class Service:
                 f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please reduce the "
                 "length of the input prompt.",
                 "input_tokens",
+                prompt_tokens,
+            )
+        if limits.max_tokens is not None and limits.max_tokens > self.options.max_model_len:
+            raise errors.refused(
+                f"{field_name}={limits.max_tokens} cannot be greater than max_model_len={self.options.max_model_len}. Please "
+                "request fewer output tokens.",
+                field_name,
+                limits.max_tokens,
             )
         if limits.max_tokens is not None and limits.max_tokens > room:
             raise errors.refused(
-                f"'{field_name}' is too large: {limits.max_tokens}. This model's maximum context length is "
-                f"{self.options.max_model_len} tokens and your request has {prompt_tokens} input tokens.",
-                field_name,
+                f"This model's maximum context length is {self.options.max_model_len} tokens. However, you requested "
+                f"{limits.max_tokens} output tokens and your prompt contains {prompt_tokens} input tokens, for a total of "
+                f"{limits.max_tokens + prompt_tokens} tokens. Please reduce the length of the input prompt or the number of "
+                "requested output tokens.",
+                "input_tokens",
+                prompt_tokens,
             )
         answer = Answer(self.name, prompt, garbled=self.engine.stats.garbled)
         most = room if limits.max_tokens is None else limits.max_tokens
@@ -226,11 +235,14 @@ def limits_of(body: Mapping[str, Any], *names: str) -> Limits:
         value = body.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise errors.invalid(name, "Input should be a valid integer", value, "int_parsing")
-        if value < 1:
-            raise errors.refused(f"max_tokens must be at least 1, got {value}.", name)
-        most = value
+        if isinstance(value, str) and not value.isdecimal():
+            message = "Input should be a valid integer, unable to parse string as an integer"
+            raise errors.invalid(name, message, value, "int_parsing")
+        if not isinstance(value, (int, str)):
+            raise errors.invalid(name, "Input should be a valid integer", value, "int_type")
+        most = int(value)
+        if most < 1:
+            raise errors.refused(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
         break
     stop = body.get("stop") or body.get("stop_sequences") or ()
     stops = (stop,) if isinstance(stop, str) else tuple(str(item) for item in as_list(stop) or ())
@@ -238,7 +250,9 @@ def limits_of(body: Mapping[str, Any], *names: str) -> Limits:
     if temperature is not None and not isinstance(temperature, (int, float)):
         raise errors.invalid("temperature", "Input should be a valid number", temperature, "float_parsing")
     if temperature is not None and (temperature < 0 or math.isnan(temperature)):
-        raise errors.refused(f"temperature must be non-negative, got {temperature}.", "temperature")
+        raise errors.refused(
+            f"temperature must be non-negative, got {temperature:.1f}.", "temperature", float(temperature)
+        )
     return Limits(
         max_tokens=most,
         min_tokens=int(body.get("min_tokens") or 0),
@@ -254,4 +268,5 @@ def usage_of(prompt: int, completion: int | None) -> Body:
         "total_tokens": prompt + (completion or 0),
         "completion_tokens": completion or 0,
         "prompt_tokens_details": None,
+        "completion_tokens_details": None,
     }

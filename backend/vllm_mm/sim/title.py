@@ -3,9 +3,14 @@
 import os
 
 
-def set_title(title: str) -> None:
-    """Rename this process, and leave its environment readable in /proc: a launch is known by its mark there."""
-    os.environ.setdefault("SPT_NOENV", "1")  # else setproctitle overwrites the memory of the environment
+def set_title(title: str, *, keep_environment: bool) -> None:
+    """Rename this process.
+
+    setproctitle writes over the memory of the environment, so that /proc/PID/environ is empty and no mark of a launch is
+    found there, unless `SPT_NOENV` is set. vLLM does not set it.
+    """
+    if keep_environment:
+        os.environ.setdefault("SPT_NOENV", "1")
     from setproctitle import setproctitle  # noqa: PLC0415 - it looks at the variable when it is first used
 
     setproctitle(title)

@@ -90,8 +90,7 @@ class Writer:
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
         lines.append(time.strftime("date: %a, %d %b %Y %H:%M:%S GMT", time.gmtime()))
         lines.append("server: uvicorn")
-        lines += [f"{name}: {value}" for name, value in fields.items()]
-        lines += [f"{name}: {value}" for name, value in self._extra.items()]
+        lines += [f"{name}: {value}" for name, value in {**fields, "vary": "Origin", **self._extra}.items()]
         if self.closes:
             lines.append("connection: close")
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", errors="replace")
