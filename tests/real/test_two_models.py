@@ -1,0 +1,236 @@
+"""Two real models, memory for one: the official clients of OpenAI and Anthropic talk to both by name.
+
+Answers are compared with those of vLLM asked directly: float32, temperature 0, one at a time.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from real_vllm import EMBED, START, A, B, Installation, direct
+from serving import Serving
+
+QUESTIONS = ("What is the capital of France?", "Name three colours.")
+TOKENS = 24
+
+
+def chat(model: str, question: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+    }
+
+
+async def ask_directly(vllm: Installation, model: str) -> dict[tuple[str, str, str], str]:
+    """(api, model, question) -> text, one question after the other."""
+    answers: dict[tuple[str, str, str], str] = {}
+    async with direct(vllm, model) as engine:
+        for question in QUESTIONS:
+            body = chat(model, question)
+            answer = (await engine.post("/v1/chat/completions", json=body)).json()
+            answers["openai", model, question] = answer["choices"][0]["message"]["content"]
+            answer = (await engine.post("/v1/messages", json=body)).json()
+            answers["anthropic", model, question] = answer["content"][0]["text"]
+    return answers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture
+def server(vllm: Installation, folder: Path) -> Iterator[Serving]:
+    serving = Serving(
+        folder,
+        {
+            "auth": {"mode": "keys"},
+            "devices": [{"id": "cpu", "memory": "5GiB", "headroom": 0}],
+            "queue": {"max_wait": "5m"},
+            "swap": {"max_wait": "5s", "min_dwell": "1s"},
+            "models": {A: vllm.declare(A), B: vllm.declare(B)},
+        },
+    )
+    yield serving
+    serving.end()
+
+
+class Clients:
+    """Both official clients, with the admin token as their key and without retries of their own."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, timeout=600, max_retries=0)
+        self.anthropic = anthropic.AsyncAnthropic(base_url=url, api_key=key, timeout=600, max_retries=0)
+
+    async def close(self) -> None:
+        await self.openai.close()
+        await self.anthropic.close()
+
+    async def ask(self, api: str, model: str, question: str, *, stream: bool) -> str:
+        """The text of the answer; a stream has to end as its API says it ends."""
+        body = chat(model, question)
+        if api == "openai":
+            if not stream:
+                answer = await self.openai.chat.completions.create(**body)
+                assert answer.model == model
+                return answer.choices[0].message.content or ""
+            text, reason = "", None
+            async for chunk in await self.openai.chat.completions.create(**body, stream=True):
+                assert chunk.model == model
+                text += chunk.choices[0].delta.content or ""
+                reason = chunk.choices[0].finish_reason or reason
+            assert reason in {"stop", "length"}
+            return text
+        extra = {"temperature": body.pop("temperature")}  # this client knows no such argument any more
+        if not stream:
+            message = await self.anthropic.messages.create(**body, extra_body=extra)
+            assert message.model == model
+            return "".join(block.text for block in message.content if block.type == "text")
+        async with self.anthropic.messages.stream(**body, extra_body=extra) as events:
+            text = "".join([part async for part in events.text_stream])
+            assert (await events.get_final_message()).stop_reason in {"end_turn", "max_tokens"}
+        return text
+
+
+async def events_of(server: Serving, key: str) -> list[dict[str, Any]]:
+    """Everything in the journal, read as `vllm-mm events` reads it."""
+    found: list[dict[str, Any]] = []
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(headers=headers, timeout=10) as client:
+        newest = max(seq for (seq,) in server.rows("select max(seq) from events"))
+        async for event in sse(client, f"{server.url}/api/events?after=0"):
+            found.append(event)
+            if event["seq"] >= newest:
+                return found
+    return found
+
+
+async def sse(client: httpx.AsyncClient, url: str) -> AsyncIterator[dict[str, Any]]:
+    async with client.stream("GET", url) as response:
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            if line.startswith("data: "):
+                yield httpx.Response(200, content=line.removeprefix("data: ")).json()
+
+
+def loads(events: list[dict[str, Any]]) -> list[str]:
+    return [e["model"] for e in events if e["kind"] == "instance.ready"]
+
+
+async def test_two_models_take_turns(vllm: Installation, server: Serving, two_models_transcript: Any) -> None:
+    """Both answer by name over both APIs, streaming and not, as vLLM itself does; every swap is in the events; at most
+    one is loaded at a time; nothing is left at the end."""
+    say = two_models_transcript
+    say.heading("vLLM asked directly")
+    first, second = await asyncio.gather(ask_directly(vllm, A), ask_directly(vllm, B))
+    expected = first | second
+    for (api, model, question), text in expected.items():
+        say.note(f"{api:9} {model:18} {question!r} -> {text!r}")
+    # The two must be told apart by what they say, or equal answers would prove nothing.
+    assert all(expected["openai", A, q] != expected["openai", B, q] for q in QUESTIONS)
+
+    say.heading("Through vllm-mm, in turns (memory for one of them)")
+    await server.start()
+    found = re.search(r"Admin token, shown this once: (\S+)", server.log)
+    assert found is not None
+    key = found[1]
+    clients = Clients(server.url, key)
+    try:
+        turns = [
+            ("openai", A, QUESTIONS[0], False),
+            ("openai", A, QUESTIONS[1], True),
+            ("anthropic", A, QUESTIONS[0], True),
+            ("anthropic", B, QUESTIONS[0], False),
+            ("anthropic", B, QUESTIONS[1], True),
+            ("openai", B, QUESTIONS[0], True),
+            ("openai", A, QUESTIONS[0], True),
+        ]
+        for api, model, question, stream in turns:
+            text = await clients.ask(api, model, question, stream=stream)
+            say.note(f"{api:9} {model:18} {'stream' if stream else 'whole ':6} {question!r} -> {text!r}")
+            assert text == expected[api, model, question], (api, model, question)
+        assert loads(await events_of(server, key)) == [A, B, A]
+
+        say.heading("At the same time: eight requests, four for each")
+        many = [
+            (api, model, q, stream)
+            for q, stream in zip(QUESTIONS, (True, False), strict=True)
+            for api in ("openai", "anthropic")
+            for model in (A, B)
+        ]
+        async with asyncio.timeout(2 * START):
+            texts = await asyncio.gather(*(clients.ask(api, m, q, stream=s) for api, m, q, s in many))
+        for (api, model, question, stream), text in zip(many, texts, strict=True):
+            same = "as alone" if text == expected[api, model, question] else "differs from alone (batched)"
+            say.note(f"{api:9} {model:18} {'stream' if stream else 'whole ':6} {question!r} -> {text!r} ({same})")
+            assert text
+        # Served together, not one swap per request: what was for A ran on the A that was there, then B came once.
+        assert loads(await events_of(server, key)) == [A, B, A, B]
+    finally:
+        await clients.close()
+
+    say.heading("The events")
+    events = await events_of(server, key)
+    ready: set[str] = set()
+    for event in events:
+        data = {k: v for k, v in event.get("data", {}).items() if k in {"reason", "victims", "took_s", "goal", "then"}}
+        say.note(f"#{event['seq']:<3} {event['kind']:20} {event.get('model') or '':18} {event['cause']} {data or ''}")
+        if event["kind"] == "instance.ready":
+            assert not ready, f"{event['model']} was loaded while {ready} held the memory"
+            ready.add(event["model"])
+        elif event["kind"] in {"instance.stopped", "instance.backoff", "instance.failed"}:
+            ready.discard(event["model"])
+    rows = server.rows("select model, outcome, count(*) from requests group by model, outcome order by model")
+    assert sorted(rows) == [(A, "ok", 8), (B, "ok", 7)], rows
+    say.heading("The ledger")
+    for row in rows:
+        say.note(str(row))
+    assert await server.stop() == 0
+    assert not server.left()
+    say.note("SIGTERM: exit code 0, no process left")
+
+
+async def test_an_embedding_model_beside_a_chat_model(vllm: Installation, tmp_path: Path, full: bool) -> None:
+    """A real embedding model loads with a pooling probe, and both stay loaded where the memory is enough for both."""
+    if not full:
+        pytest.skip("only with --real-full (two more real starts)")
+    server = Serving(
+        tmp_path,
+        {
+            "devices": [{"id": "cpu", "memory": "6GiB", "headroom": 0}],
+            "queue": {"max_wait": "5m"},
+            "models": {A: vllm.declare(A), EMBED: vllm.declare(EMBED, task="embed")},
+        },
+    )
+    try:
+        await server.start()
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=600, max_retries=0)
+        async with client:
+            answer, vectors = await asyncio.gather(
+                client.chat.completions.create(**chat(A, QUESTIONS[0])),
+                client.embeddings.create(model=EMBED, input=["a cat", "a kitten", "an aeroplane"]),
+            )
+        assert "Paris" in (answer.choices[0].message.content or "")
+        cat, kitten, plane = (v.embedding for v in vectors.data)
+        assert len(cat) == 384
+        assert dot(cat, kitten) > dot(cat, plane) + 0.2
+        async with httpx.AsyncClient() as http:
+            states = {m: i["state"] for m, i in (await server.instances(http)).items()}
+        assert states == {A: "ready", EMBED: "ready"}
+        assert await server.stop() == 0
+        assert not server.left()
+    finally:
+        server.end()
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
