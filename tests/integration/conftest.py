@@ -1,9 +1,9 @@
-"""The data plane's tests run on the product's event loop."""
+"""These tests run on the product's event loop."""
 
 import pytest
 
 from loops import UVLOOP, LoopFactory
 
 
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory] | None:
-    return UVLOOP if item.path.name.startswith("test_data_plane") else None
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
+    return UVLOOP

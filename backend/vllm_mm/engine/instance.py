@@ -271,7 +271,7 @@ class ModelInstance:
                 else:
                     self.gate.reopen(now)
             case lc.CloseGate():
-                self.gate.close(lambda: self.tell(lc.LeasesGone(generation)))
+                self.gate.close(lambda: self.tell(lc.LeasesGone(generation)), now)
             case lc.RevokeLeases():
                 cut = self.gate.revoke(died=effect.died, reason=effect.reason)
                 if cut:

@@ -75,7 +75,7 @@ class LeaseGate:
 
     __slots__ = (
         "_channel", "_leases", "_limit", "_on_gone", "_on_release", "_open",
-        "engine_name", "generation", "last_used", "model",
+        "closed_at", "engine_name", "generation", "last_used", "model",
     )  # fmt: skip
 
     def __init__(self, model: str, engine_name: str, limit: int, on_release: Callable[[], None]) -> None:
@@ -84,6 +84,8 @@ class LeaseGate:
         self.engine_name = engine_name
         self.generation = 0
         self.last_used = 0.0
+        self.closed_at: float | None = None
+        """When it stopped giving leases; None while it gives them, or if it never did."""
         self._limit = limit
         self._on_release = on_release
         self._on_gone: Callable[[], None] | None = None
@@ -130,11 +132,14 @@ class LeaseGate:
         self.generation = generation
         self._on_gone = None
         self._open = True
+        self.closed_at = None
         self.last_used = now
         self._on_release()
 
-    def close(self, on_gone: Callable[[], None]) -> None:
+    def close(self, on_gone: Callable[[], None], now: float) -> None:
         """Only the actor. Calls `on_gone` once, when the last lease has ended: at once if there is none."""
+        if self._open:
+            self.closed_at = now
         self._open = False
         self._on_gone = on_gone
         self._report_if_gone()
@@ -143,6 +148,7 @@ class LeaseGate:
         """Only the actor: an undrained or woken instance takes leases again."""
         self._on_gone = None
         self.last_used = now
+        self.closed_at = None
         self._open = self._channel is not None
         self._on_release()
 

@@ -145,6 +145,7 @@ class ProcessManager:
             model=model, state=state, tickets=tickets,
             wanted_since=wish.since if wish is not None and state is not State.READY else None,
             urgent=wish is not None and wish.urgent,
+            served_until=instance.gate.closed_at,
             wish=instance.spec.devices, per_device=self.footprint(instance.spec).per_device,
             free_slots=instance.gate.free, priority=instance.spec.priority,
         )  # fmt: skip
