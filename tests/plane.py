@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ class PlainLease:
         self.model = model
         self.engine_name = model
         self.generation = generation
+        self.granted_at = time.monotonic()
         self._channel = channel
         self.exchange_running: Exchange | None = None
 

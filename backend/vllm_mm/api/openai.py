@@ -137,11 +137,11 @@ class OpenAIApp:
     async def _serve(self, scope: Scope_, receive: Receive, send: Send, route: Route) -> None:
         gateway = self._gateway
         headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
-        call = Call(route, scope["query_string"], headers, b"", gateway.clock.now(), gateway.clock.wall())
+        call = Call(route, scope["query_string"], headers, gateway.clock.now())
         client = AsgiClient()
         call.body, call.refused, client.gone = await self._body(headers, receive)
         loop = asyncio.get_running_loop()
-        serving = loop.create_task(gateway.serve(call, client))
+        client.task = serving = loop.create_task(gateway.serve(call, client))
         watching = loop.create_task(_watch(receive, client, serving))
         try:
             await client.pump(send, serving)
@@ -205,6 +205,7 @@ class AsgiClient:
     def __init__(self) -> None:
         self.gone = False
         self.complete = False
+        self.task: asyncio.Task[None] | None = None
         self._messages: deque[Message] = deque()
         self._held = 0
         self._ended = False
@@ -235,10 +236,17 @@ class AsgiClient:
         self._ended = True
         self._some.set()
 
-    def bind(self, exchange: Exchange | None) -> None:
+    def bind(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        if exchange is not None and self._paused:
+        if self._paused:
             exchange.pause()
+
+    def interrupt(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def release(self) -> None:
+        self._exchange = None
 
     # The application's side
 

@@ -64,34 +64,30 @@ _NO_EVENT: Final = _NoEvent()
 class HotCycle:
     """One data-plane request of a connection and its answer: the gateway's `Client`, and to uvicorn a cycle."""
 
-    __slots__ = (
-        "_exchange", "_framing", "_head", "_http10", "_protocol", "body_complete", "call", "direct", "disconnected", "gone",
-        "keep_alive", "message_event", "raw", "refused", "response_complete", "started", "task", "wants_continue",
-    )  # fmt: skip
+    # What most requests never set stands here as a default of the class: making one is on everybody's path.
+    gone = False
+    started = False
+    """The gateway has it."""
+    body_complete = False
+    refused = False
+    """Its body is not wanted; the connection closes after the answer."""
+    wants_continue = False
+    direct = 0
+    """The size of a body that is read past the parser."""
+    task: asyncio.Task[None] | None = None
+    _exchange: Exchange | None = None
+    _framing = Framing.EMPTY
+    _head: list[bytes] | None = None
+    # What uvicorn asks of a cycle.
+    disconnected = False
+    response_complete = False
+    message_event = _NO_EVENT
 
     def __init__(self, protocol: "HotProtocol", call: Call, *, keep_alive: bool, http10: bool) -> None:
         self.call = call
-        self._protocol = protocol
-        self._http10 = http10
-        self._exchange: Exchange | None = None
-        self._framing = Framing.EMPTY
-        self._head: list[bytes] | None = None
-        self.raw = not http10
-        self.gone = False
-        self.started = False
-        """The gateway has it."""
-        self.body_complete = False
-        self.refused = False
-        """Its body is not wanted; the connection closes after the answer."""
-        self.wants_continue = False
-        self.direct = 0
-        """The size of a body that is read past the parser."""
-        self.task: asyncio.Task[None] | None = None
-        # What uvicorn asks of a cycle.
         self.keep_alive = keep_alive
-        self.disconnected = False
-        self.response_complete = False
-        self.message_event = _NO_EVENT
+        self.raw = not http10
+        self._protocol = protocol
 
     # Client
 
@@ -99,13 +95,13 @@ class HotCycle:
         parts = [STATUS_LINE[status]]
         for name, value in headers:
             parts += (name, b": ", value, b"\r\n")
-        for default in self._protocol.server_state.default_headers:
-            if not any(default[0] == name for name, _ in headers):
-                parts += (default[0], b": ", default[1], b"\r\n")
+        for name, value in self._protocol.server_state.default_headers:
+            if name not in parts:
+                parts += (name, b": ", value, b"\r\n")
         if framing is Framing.LENGTH or (framing is Framing.EMPTY and length is not None):
             parts.append(b"content-length: %d\r\n" % (length or 0))
         elif framing is not Framing.EMPTY:
-            if self._http10:
+            if not self.raw:
                 self.keep_alive = False
             else:
                 parts.append(b"transfer-encoding: chunked\r\n")
@@ -119,7 +115,7 @@ class HotCycle:
         if self.gone:
             return
         transport = self._protocol.transport
-        if self._framing is Framing.CHUNKED and not self._http10 and chunk:
+        if self._framing is Framing.CHUNKED and self.raw and chunk:
             chunk = b"%x\r\n%b\r\n" % (len(chunk), chunk)
         head = self._head
         if head is None:
@@ -133,7 +129,7 @@ class HotCycle:
             transport.writelines((b"".join(head), chunk))
 
     def finish(self) -> None:
-        if self._framing is Framing.CHUNKED and not self._http10 and not self.gone:
+        if self._framing is Framing.CHUNKED and self.raw and not self.gone:
             last = b"0\r\n\r\n"
             self._protocol.transport.write(last if self._head is None else b"".join((*self._head, last)))
         elif self._head is not None and not self.gone:
@@ -145,12 +141,21 @@ class HotCycle:
     def cut(self) -> None:
         self.response_complete = True
         self._head = None
-        self._protocol.cut(unframed=self._http10 and self._framing is Framing.CHUNKED)
+        self._protocol.cut(unframed=not self.raw and self._framing is Framing.CHUNKED)
 
-    def bind(self, exchange: Exchange | None) -> None:
+    def bind(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        if exchange is not None and self._protocol.flow.write_paused:
+        if self._protocol.flow.write_paused:
             exchange.pause()
+
+    def interrupt(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def release(self) -> None:
+        self._exchange = None
+        if self.task is not None:
+            self._protocol.tasks.discard(self.task)
 
     # The connection's side
 
@@ -280,11 +285,13 @@ class HotProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
         self._hot = None
         self._in_head = True
         self._head_size = 0
         self._head_since = self._touched
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -298,11 +305,11 @@ class HotProtocol(HttpToolsProtocol):
             if route is not None:
                 self._begin(route, query)
                 return
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()
         self.url = url
         self.headers += headers
-        self.expect_100_continue = expects
+        self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in headers)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -326,22 +333,23 @@ class HotProtocol(HttpToolsProtocol):
 
     def _begin(self, route: Route, query: bytes) -> None:
         """The head of a request of ours is complete."""
-        clock, headers = self._gateway.clock, self.headers
+        headers = self.headers
         http10 = self.parser.get_http_version() == "1.0"
-        call = Call(route, query, headers, b"", clock.now(), clock.wall())
+        call = Call(route, query, headers, self._gateway.clock.now())
         cycle = HotCycle(self, call, keep_alive=not http10 and self.parser.should_keep_alive(), http10=http10)
         before: Any = self.cycle
         self.cycle = cast("Any", cycle)
         self._hot = cycle
         self._size = 0
         self._pieces = []
-        cycle.wants_continue = self.expect_100_continue
-        declared, suspicious = 0, self.expect_100_continue
+        declared, suspicious = 0, False
         for name, value in headers:
             if name == b"content-length":
                 declared = int(value)
             elif name == b"transfer-encoding":
                 suspicious = True
+            elif name == b"expect" and value.lower() == b"100-continue":
+                cycle.wants_continue = suspicious = True
         ours = before is None or before.response_complete
         if ours:
             self._answering = cycle
@@ -415,8 +423,7 @@ class HotProtocol(HttpToolsProtocol):
             return
         cycle.started = True
         cycle.task = task = self.loop.create_task(self._gateway.serve(cycle.call, cycle))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)  # so that uvicorn's shutdown waits for it; `release` takes it out
 
     def _go_on(self, cycle: HotCycle) -> None:
         """It is its turn."""

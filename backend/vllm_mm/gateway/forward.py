@@ -94,7 +94,7 @@ class Gateway:
         """End a request by its id (the client's or ours). False when there is none."""
         found = [r for r in self._running.values() if request_id in {r.id, r.row_id, r.own_id}]
         for relay in found:
-            self._stop(relay, RequestCut(f"The request was cancelled by {cause}."))
+            relay.stop(RequestCut(f"The request was cancelled by {cause}."))
         return bool(found)
 
     def new_id(self, headers: Headers) -> str:
@@ -130,9 +130,9 @@ class Gateway:
             log.exception("request %s failed", relay.id)
             self._failed(relay, error)
         finally:
-            client.bind(None)
             del self._running[relay.own_id]
-            self._record(relay.row(self._now()))
+            relay.ended()
+            self._record(relay.row(self._now(), self.clock.wall()))
 
     # The stages
 
@@ -163,24 +163,24 @@ class Gateway:
         if wants_progress(head.progress) and relay.stream:
             comments = Comments(self.leases, self.clock, relay, ticket, self.rules.progress)
         try:
-            await self._attempt(relay, ticket, head, comments)
-        except UpstreamDied as error:
-            if error.sent or error.started or relay.stopped is not None:
-                raise
-            # Nothing was sent: another launch of the engine may take it, once.
-            await self._attempt(relay, ticket, head, comments)
+            for last in (False, True):
+                relay.exchange = None
+                try:
+                    async with self.leases.lease(ticket) as lease:
+                        if comments is not None:
+                            comments.stop()
+                        relay.leased_at = lease.granted_at
+                        relay.generation = lease.generation
+                        await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+                    break
+                except UpstreamDied as error:
+                    # Nothing was sent: another launch of the engine may take it, once.
+                    if last or error.sent or error.started or relay.stopped is not None:
+                        raise
         finally:
             if comments is not None:
                 comments.stop()
         self._answered(relay)
-
-    async def _attempt(self, relay: Relay, ticket: Ticket, head: Head, comments: Comments | None) -> None:
-        relay.exchange = None
-        async with self.leases.lease(ticket) as lease:
-            if comments is not None:
-                comments.stop()
-            relay.leased(lease, self._now())
-            await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
 
     def _request(self, relay: Relay, head: Head, lease: LeaseView) -> UpstreamRequest:
         call, spec, asked = relay.call, relay.spec, relay.asked
@@ -199,12 +199,12 @@ class Gateway:
     def _answered(self, relay: Relay) -> None:
         """The engine's answer was relayed to its end."""
         if relay.muted:
-            said = b"".join(relay.meter.pieces)[:2000].decode("utf-8", "replace")
+            said = relay.meter.tail()[:2000].decode("utf-8", "replace")
             relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, said
             relay.refuse(Problem(502, f"The engine refused the request: {said}", "upstream_error"))
         elif relay.status >= 400:
             relay.outcome = Outcome.UPSTREAM_ERROR
-            relay.error = b"".join(relay.meter.pieces)[:500].decode("utf-8", "replace")
+            relay.error = relay.meter.tail()[:500].decode("utf-8", "replace")
         elif relay.events and relay.meter.error_event():
             relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, "the engine ended its event stream with an error"
         else:
@@ -234,12 +234,6 @@ class Gateway:
         if not relay.head_sent:
             relay.status = CLIENT_GONE
 
-    def _stop(self, relay: Relay, error: MMError) -> None:
-        waiting = relay.exchange is None
-        relay.stop(error)
-        if waiting and relay.task is not None:
-            relay.task.cancel()
-
     def _overdue(self) -> None:
         """Once a second while anything runs: no timer per request."""
         self._sweep = None
@@ -249,11 +243,10 @@ class Gateway:
         for relay in tuple(self._running.values()):
             if relay.call.arrived <= limit and relay.stopped is None:
                 seconds = f"{self.rules.request_timeout:g}"
-                self._stop(
-                    relay,
+                relay.stop(
                     UpstreamTimeout(
                         f"The request took longer than {seconds} s (queue.request_timeout). Ask for less, or raise it."
-                    ),
+                    )
                 )
         self._sweep = self.clock.call_at(self._now() + 1.0, self._overdue)
 

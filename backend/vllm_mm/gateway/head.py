@@ -113,12 +113,12 @@ class Names:
     """Request ids. Ours never repeat; a client's own is used as it is, as long as it is harmless text."""
 
     def __init__(self) -> None:
-        self._prefix = f"req_{secrets.token_hex(6)}"
+        self._prefix = f"req_{secrets.token_hex(6)}_"
         self._count = itertools.count(1)
         self._lent: dict[str, None] = {}
 
     def new(self) -> str:
-        return f"{self._prefix}{next(self._count):06x}"
+        return self._prefix + str(next(self._count))
 
     def given(self, value: bytes | None) -> str | None:
         """The client's id, or None when it gave none that can be used."""

@@ -66,5 +66,5 @@ class Keyring:
 
 def require(key: Key, scope: Scope) -> None:
     """Raises Forbidden when the key may not do this kind of thing."""
-    if not key.allows(scope):
+    if scope not in key.scopes and not key.allows(scope):
         raise Forbidden(f"The key `{key.name}` lacks the scope `{scope.value}`. Make one that has it.")

@@ -17,7 +17,6 @@ SMALL: Final = 128
 MERGED: Final = 4096
 """...up to this size."""
 
-_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 _CHUNK_LINE = re.compile(rb"\r\n[0-9A-Fa-f]{1,8}(?:;[^\r\n]*)?\r\n")
 _EVENT_ERROR = re.compile(rb'(?:^|\n)(?:event: error\r?\n)?data: \{(?:"type": ?"error", ?)?"error"')
 
@@ -44,31 +43,39 @@ _decode = msgspec.json.Decoder(_Counts).decode
 class Meter:
     """Sees the answer's pieces by reference; `piece` is all that happens per piece."""
 
-    __slots__ = ("first", "keep", "pieces", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.first: bytes = b""
-        """The beginning, which holds the prompt's tokens in Messages streams."""
-        self.pieces: deque[bytes] = deque(maxlen=PIECES)
-        self.keep = self.pieces.append
+    size = 0
+    """Bytes so far."""
+    first = b""
+    """The beginning, which holds the prompt's tokens in Messages streams; most plain answers are this one piece."""
+    pieces: deque[bytes] | None = None
+    """The last ones, from the second piece on."""
 
     def piece(self, chunk: bytes) -> None:
         size = len(chunk)
-        if size > SMALL or not self.pieces:
-            self.keep(chunk if size <= KEEP else chunk[-KEEP:])
-        elif len(self.pieces[-1]) < MERGED:
-            self.pieces[-1] += chunk
+        pieces = self.pieces
+        if pieces is None:
+            if not self.size:
+                self.first = chunk if size <= KEEP else chunk[-KEEP:]
+                self.size = size
+                return
+            self.pieces = pieces = deque((self.first,), PIECES)
+        if size > SMALL:
+            pieces.append(chunk if size <= KEEP else chunk[-KEEP:])
+        elif len(pieces[-1]) < MERGED:
+            pieces[-1] += chunk
+            if len(pieces) == 1:
+                self.first = pieces[0]
         else:
-            self.keep(chunk)
-        if len(self.first) < MERGED:
-            self.first = chunk[:KEEP] if not self.size else self.first + chunk[:KEEP]
+            pieces.append(chunk)
         self.size += size
+
+    def tail(self) -> bytes:
+        """The end of what was relayed."""
+        return self.first if self.pieces is None else b"".join(self.pieces)
 
     def usage(self) -> Usage:
         """Tokens as the engine counted them, from the last place where it says; None where it does not."""
-        tail = b"".join(self.pieces)
-        counts = _last_counts(tail)
+        counts = _last_counts(self.tail())
         if counts is None:
             return _NOTHING
         prompt = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
@@ -77,7 +84,8 @@ class Meter:
         for details in (counts.prompt_tokens_details, counts.input_tokens_details):
             if details is not None and details.cached_tokens is not None:
                 cached = details.cached_tokens
-        if prompt is None or cached is None:
+        if completion is not None and (prompt is None or (cached is None and counts.output_tokens is not None)):
+            # Messages streams tell the prompt's tokens at the beginning and the answer's at the end.
             begun = _last_counts(self.first)
             if begun is not None:
                 prompt = begun.input_tokens if prompt is None else prompt
@@ -86,14 +94,12 @@ class Meter:
 
     def ends_event(self) -> bool:
         """What was relayed so far ends where a new event may begin."""
-        if not self.pieces:
-            return True
-        end = b"".join(self.pieces)[-6:]
-        return end.endswith((b"\n\n", b"\n\n\r\n"))
+        return not self.size or self.tail().endswith((b"\n\n", b"\n\n\r\n"))
 
     def error_event(self) -> bool:
         """The end of an event stream says that the engine failed (vLLM does so with status 200)."""
-        return b'"error"' in b"".join(self.pieces) and _EVENT_ERROR.search(b"".join(self.pieces)) is not None
+        tail = self.tail()
+        return b'"error"' in tail and _EVENT_ERROR.search(tail) is not None
 
 
 _NOTHING: Final = Usage()
@@ -104,16 +110,31 @@ def _last_counts(text: bytes) -> _Counts | None:
     at = text.rfind(b'"usage"')
     dechunked = False
     while at >= 0:
-        match = _USAGE.match(text, at)
-        if match is not None:
+        value = _object_after(text, at + 7)
+        if value is not None:
             try:
-                return _decode(match[1])
+                return _decode(value)
             except msgspec.MsgspecError:
-                match = None
+                value = None
         if not dechunked and _CHUNK_LINE.search(text, at) is not None:
             # An engine that splits its events over chunks: take the sizes out and look again.
             text, dechunked = _CHUNK_LINE.sub(b"", text), True
             at = text.rfind(b'"usage"')
             continue
         at = text.rfind(b'"usage"', 0, at)
+    return None
+
+
+def _object_after(text: bytes, at: int) -> bytes | None:
+    """The JSON object that is the value of the key which ends at `at`; None when the value is something else."""
+    start = text.find(b"{", at, at + 16)
+    if start < 0 or text[at:start].strip(b" \t\r\n") != b":":
+        return None
+    end = start
+    for _ in range(8):
+        end = text.find(b"}", end) + 1
+        if not end:
+            return None
+        if text.count(b"{", start, end) == text.count(b"}", start, end):
+            return text[start:end]
     return None

@@ -27,6 +27,11 @@ class LeaseView(Protocol):
         """The name that the engine answers with, whatever alias was asked for."""
         ...
 
+    @property
+    def granted_at(self) -> float:
+        """Monotonic seconds."""
+        ...
+
     async def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
     ) -> None:
@@ -112,8 +117,16 @@ class Client(Protocol):
         """End the connection so that the answer cannot be taken for a complete one. What was written before goes out."""
         ...
 
-    def bind(self, exchange: Exchange | None) -> None:
+    def bind(self, exchange: Exchange) -> None:
         """Whose reading to pause while the client reads slowly."""
+        ...
+
+    def interrupt(self) -> None:
+        """Cancel the coroutine that serves this request, wherever it waits."""
+        ...
+
+    def release(self) -> None:
+        """The last call: the request is over."""
         ...
 
 

@@ -1,90 +1,93 @@
 """One request under way: the sink of its answer, and all that its ledger row will say."""
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
 from vllm_mm.domain.errors import MMError
+from vllm_mm.domain.keys import Key
+from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.engine.exchange import Exchange, UpstreamRequest
 from vllm_mm.gateway.bodies import error_body, error_event
 from vllm_mm.gateway.meter import Meter
-from vllm_mm.gateway.ports import Client, Framing, Headers, LeaseView, Problem
+from vllm_mm.gateway.ports import Client, Framing, Headers, Problem
 from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, Rewriter
 from vllm_mm.gateway.routes import Route
-
-if TYPE_CHECKING:
-    from vllm_mm.domain.keys import Key
-    from vllm_mm.domain.specs import ModelSpec
 
 CLIENT_GONE: Final = 499
 """What the ledger says when the client left before it had a status (nginx's convention)."""
 
 
-@dataclass(slots=True)
 class Call:
     """A request as it came in."""
 
-    route: Route
-    query: bytes
-    headers: Headers
-    """Names in lower case."""
-    body: bytes | bytearray
-    arrived: float
-    """Monotonic seconds."""
-    wall: float
-    refused: MMError | None = None
-    """Set when it was refused before its body was read."""
+    __slots__ = ("arrived", "body", "headers", "query", "refused", "route")
+
+    def __init__(self, route: Route, query: bytes, headers: Headers, arrived: float) -> None:
+        self.route = route
+        self.query = query
+        self.headers = headers
+        """Names in lower case."""
+        self.arrived = arrived
+        """Monotonic seconds."""
+        self.body: bytes | bytearray = b""
+        self.refused: MMError | None = None
+        """Set when it was refused before its body was read."""
+
+
+class _Nothing:
+    """Swallows an answer that cannot be shown as it is."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        return chunk[:0]
+
+    def flush(self) -> bytes:
+        return b""
 
 
 class Relay:
-    """Takes the engine's answer (ResponseSink) and passes it to the client, counting as it goes."""
+    """Takes the engine's answer (ResponseSink) and passes it to the client, counting as it goes.
 
-    __slots__ = (
-        "_held_head", "_keep", "_now", "_rewriter", "_write", "asked", "call", "client", "error", "events", "exchange",
-        "first_at", "generation", "head_sent", "id", "key", "leased_at", "meter", "muted", "origin", "outcome", "own_id",
-        "raw", "request", "row_id", "size_in", "spec", "status", "stopped", "stream", "task", "waiting",
-    )  # fmt: skip
+    What most requests never set stands here as a default of the class: making one is on everybody's path.
+    """
+
+    given: str | None = None
+    """The client's own id."""
+    origin: bytes | None = None
+    key: Key | None = None
+    spec: ModelSpec | None = None
+    asked: str | None = None
+    stream = False
+    leased_at: float | None = None
+    first_at: float | None = None
+    generation: int | None = None
+    status = 0
+    head_sent = False
+    waiting = False
+    """The head went out before the lease, with progress comments behind it."""
+    events = False
+    """The answer is an event stream."""
+    muted = False
+    """The engine's answer does not fit behind the head that went out early; it is told as an event instead."""
+    outcome: Outcome | None = None
+    error: str | None = None
+    stopped: MMError | None = None
+    """Why it has to end although nothing failed: an operator, or its deadline."""
+    exchange: Exchange | None = None
+    request: UpstreamRequest | None = None
+    _rewriter: Rewriter | None = None
+    _held_head: tuple[Headers, int | None] | None = None
 
     def __init__(self, call: Call, client: Client, own_id: str, now: Callable[[], float]) -> None:
         self.call = call
         self.client = client
-        self.own_id = own_id
-        self.id = own_id
-        self.row_id = own_id
-        self.origin: bytes | None = None
-        self.key: Key | None = None
-        self.spec: ModelSpec | None = None
-        self.asked: str | None = None
-        self.stream = False
-        self.leased_at: float | None = None
-        self.first_at: float | None = None
-        self.generation: int | None = None
-        self.status = 0
-        self.head_sent = False
-        self.waiting = False
-        """The head went out before the lease, with progress comments behind it."""
-        self.events = False
-        """The answer is an event stream."""
-        self.outcome: Outcome | None = None
-        self.error: str | None = None
-        self.stopped: MMError | None = None
-        """Why it has to end although nothing failed: an operator, or its deadline."""
-        self.exchange: Exchange | None = None
+        self.id = self.own_id = self.row_id = own_id
         self.raw = client.raw
         self.meter = Meter()
-        self._keep = self.meter.piece
-        self._write = client.data
-        self._rewriter: Rewriter | None = None
-        self._held_head: tuple[Headers, int | None] | None = None
-        self._now = now
-        self.muted = False
-        """The engine's answer does not fit behind the head that went out early; it is told as an event instead."""
-        self.request: UpstreamRequest | None = None
         self.size_in = len(call.body)
-        self.task = asyncio.current_task()
+        self._write = client.data
+        self._now = now
 
     def rename(self) -> None:
         """The answer has to show the name that was asked for, not the engine's: no raw relay."""
@@ -102,7 +105,9 @@ class Relay:
             if name == b"content-type":
                 events = value.startswith(b"text/event-stream")
         if self.waiting:
-            self.muted = status != 200 or not events
+            if status != 200 or not events:
+                self.muted = True
+                self._rewriter = _Nothing()
             return
         self.status = status
         self.events = events
@@ -127,10 +132,10 @@ class Relay:
         if chunk:
             if self.first_at is None:
                 self.first_at = self._now()
-            self._keep(chunk)
-        if self._rewriter is None and not self.muted:
+            self.meter.piece(chunk)
+        if self._rewriter is None:
             self._write(chunk)
-        elif self._rewriter is not None and not self.muted:
+        elif not self.muted:
             self._data_renamed(self._rewriter, chunk)
 
     def end(self) -> None:
@@ -164,19 +169,22 @@ class Relay:
 
     # The lease's holder
 
-    def leased(self, lease: LeaseView, now: float) -> None:
-        self.leased_at = now
-        self.generation = lease.generation
-
     def bind(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.client.bind(exchange)
 
     def stop(self, error: MMError) -> None:
-        """End it: its exchange is aborted with `error`."""
+        """End it with `error`, wherever it is."""
         self.stopped = error
         if self.exchange is not None:
             self.exchange.abort(error)
+        else:
+            self.client.interrupt()
+
+    def ended(self) -> None:
+        """The last call. An exchange knows its sink, so without this each request would leave a cycle of references."""
+        self.exchange = None
+        self.client.release()
 
     # Answers of our own
 
@@ -238,12 +246,12 @@ class Relay:
 
     # The ledger
 
-    def row(self, now: float) -> RequestRecord:
+    def row(self, now: float, wall: float) -> RequestRecord:
         call, spec, key = self.call, self.spec, self.key
         arrived = call.arrived
         return RequestRecord(
             id=self.row_id,
-            at=call.wall,
+            at=wall - (now - arrived),
             route=call.route.name,
             model=None if spec is None else spec.id,
             asked=self.asked,
