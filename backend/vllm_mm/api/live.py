@@ -126,7 +126,7 @@ async def model_logs(
     instance = the.manager.require(resolve(the, id).id)
     as_events = "text/event-stream" in request.headers.get("accept", "")
     if not follow:
-        lines = instance.tail(tail)
+        lines = instance.tail(tail) if tail else ()
         text = "".join(map(_line_event, lines)) if as_events else "".join(f"{line}\n" for line in lines)
         return Response(text, media_type="text/event-stream" if as_events else "text/plain")
     form = _line_event if as_events else "{}\n".format
@@ -147,7 +147,7 @@ class _LogReader:
 
     def __init__(self, instance: ModelInstance, tail: int) -> None:
         self._instance = instance
-        self._lines: deque[str] = deque(instance.tail(tail))
+        self._lines: deque[str] = deque(instance.tail(tail) if tail else ())
         self._lost = 0
         self._token: str | None = None
         self._wake = asyncio.Event()

@@ -25,6 +25,7 @@ from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.footprint import Footprint
 from vllm_mm.engine.manager import ProcessManager
+from vllm_mm.engine.views import InstanceView
 
 HIDDEN = "********"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)KEY$", re.IGNORECASE)
@@ -33,7 +34,6 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)KEY$", re.IGNORECASE)
 def instance(manager: ProcessManager, model: str) -> InstanceOut:
     """The instance of `model` as it is now; raises UnknownModel."""
     view = manager.describe(model)
-    pending = view.eta_s is not None or view.state in TRANSITIONAL or manager.loading(model) is not None
     return InstanceOut(
         id=view.id, model=view.model, state=view.state,
         progress=ProgressOut(
@@ -42,8 +42,15 @@ def instance(manager: ProcessManager, model: str) -> InstanceOut:
         reason=view.reason, devices=list(view.devices), pid=view.pid, in_flight=view.in_flight, queued=view.queued,
         since=view.since, failures=view.failures,
         memory=MemoryOut(reserved=dict(view.reserved), used=manager.require(model).memory()),
-        generation=view.generation, pinned=view.pinned, pending=pending, idle_s=view.idle_s,
+        generation=view.generation, pinned=view.pinned, pending=pending(manager, view), idle_s=view.idle_s,
     )  # fmt: skip
+
+
+def pending(manager: ProcessManager, view: InstanceView) -> bool:
+    """Whether its state will change without anybody doing anything more: a load, a drain, a stop, a wish."""
+    if view.state in TRANSITIONAL or manager.loading(view.model) is not None:
+        return True
+    return any(lane.model == view.model and lane.wanted_since is not None for lane in manager.view(()).lanes)
 
 
 def has_run(manager: ProcessManager, model: str) -> bool:
@@ -51,7 +58,7 @@ def has_run(manager: ProcessManager, model: str) -> bool:
     if not any(i.spec.id == model for i in manager.instances()):
         return False
     view = manager.describe(model)
-    return view.generation > 0 or view.state is not State.STOPPED or view.eta_s is not None
+    return view.generation > 0 or view.state is not State.STOPPED or pending(manager, view)
 
 
 def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOut:

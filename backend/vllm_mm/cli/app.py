@@ -31,7 +31,9 @@ def build(serve: Serve) -> typer.Typer:
             typer.Option("--token", envvar="VLLM_MM_TOKEN", show_envvar=True, help="A key; better in the environment."),
         ] = None,
     ) -> None:
-        context.obj = Server(url.rstrip("/"), token or None)
+        server = Server(url.rstrip("/"), token or None)
+        context.call_on_close(server.close)
+        context.obj = server
 
     _ = root
     serving.add_to(app, serve)

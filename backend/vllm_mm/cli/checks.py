@@ -61,7 +61,7 @@ def look(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
     found, devices_here = devices(settings)
     yield from found
     yield from fits(catalog, devices_here)
-    yield sockets(settings)
+    yield sockets_in(run_dir(settings.paths.data_dir, "0" * 32))
     yield memory()
     yield disk("data", settings.paths.data_dir, 1 * GIB)
     downloads = any(spec.engine is EngineKind.VLLM for spec in catalog)
@@ -153,9 +153,8 @@ def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
             yield Finding(f"model {spec.id}", status, f"{answer.reason} ({need.source})", advice)
 
 
-def sockets(settings: Settings) -> Finding:
+def sockets_in(directory: Path) -> Finding:
     """Engines listen on unix sockets in a directory that only we can enter."""
-    directory = run_dir(settings.paths.data_dir, "0" * 32)
     if directory.exists():
         info = directory.stat()
         if info.st_uid != os.geteuid() or info.st_mode & 0o077:
@@ -210,9 +209,11 @@ def files(connections: int) -> Finding:
     need = 2 * connections + SPARE_FILES
     if soft == resource.RLIM_INFINITY or soft >= need:
         return Finding("open files", Status.OK, f"limit {soft}")
-    advice = (
-        f"run `ulimit -n {min(need, hard) if hard > 0 else need}` before it, or set LimitNOFILE= in the systemd unit"
-    )
+    if hard == resource.RLIM_INFINITY or hard >= need:
+        advice = f"run `ulimit -n {need}` before it, or set LimitNOFILE={need} in the systemd unit"
+    else:
+        most = max(1, (hard - SPARE_FILES) // 2)
+        advice = f"lower `limits.connections` to {most}, or raise the hard limit ({hard}) to {need}"
     detail = f"limit {soft}, but {connections} connections (`limits.connections`) take up to {need}"
     return Finding("open files", Status.FAIL if soft < 1024 else Status.WARN, detail, advice)
 

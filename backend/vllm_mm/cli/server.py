@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -20,12 +19,13 @@ READ_TIMEOUT = 30.0
 """Seconds of silence in an answer that does not stream, beyond what was asked to be waited for."""
 
 
-@dataclass(frozen=True, slots=True)
 class Server:
-    """Where it is, and the key to it."""
+    """Where it is, the key to it, and one client for all requests of a command."""
 
-    url: str
-    token: str | None
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url = url
+        self.token = token
+        self._http: httpx.Client | None = None
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON of an answer. Leaves with a message and the right exit code on any refusal."""
@@ -35,11 +35,14 @@ class Server:
         self, method: str, path: str, *, params: Mapping[str, Any] | None = None, json: Any = None, wait: float = 0.0
     ) -> Any:
         """`wait`: seconds that the server may take on purpose."""
-        with self._client(READ_TIMEOUT + wait) as client, self._told():
+        with self._told() as client:
             given = {name: value for name, value in (params or {}).items() if value is not None}
-            answer = client.request(method, path, params=given, json=json)
+            answer = client.request(method, path, params=given, json=json, timeout=_timeout(READ_TIMEOUT + wait))
             self._check(answer)
-            return answer.json()
+            try:
+                return answer.json()
+            except ValueError:
+                fail(f"{self.url} answered with something else than JSON; is that a vllm-mm server?")
 
     @contextlib.contextmanager
     def stream(
@@ -54,29 +57,40 @@ class Server:
         silence: float | None = None,
     ) -> "Generator[httpx.Response]":
         """An answer to be read as it comes. `silence`: seconds without a byte after which it is given up."""
-        with self._client(silence) as client, self._told():
+        with self._told() as client:
             given = {name: value for name, value in (params or {}).items() if value is not None}
+            sent = {"Accept": accept, **(headers or {})}
             with client.stream(
-                method, path, params=given, json=json, headers={"Accept": accept, **(headers or {})}
+                method, path, params=given, json=json, headers=sent, timeout=_timeout(silence)
             ) as answer:
                 if answer.is_error:
                     answer.read()
                 self._check(answer)
                 yield answer
 
-    def _client(self, read: float | None) -> "httpx.Client":
+    def close(self) -> None:
+        """Drop the connection; a later request makes a new one."""
+        client, self._http = self._http, None
+        if client is not None:
+            client.close()
+
+    def _client(self) -> "httpx.Client":
         import httpx  # noqa: PLC0415  # takes a third of a second: only for commands that talk
 
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        timeout = httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT, read=read)
-        return httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+        if self._http is None:
+            headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+            # Certificates are only loaded where they are needed; that takes time too.
+            secure = self.url.startswith("https:")
+            self._http = httpx.Client(base_url=self.url, headers=headers, trust_env=False, verify=secure)
+        return self._http
 
     @contextlib.contextmanager
-    def _told(self) -> Generator[None]:
+    def _told(self) -> "Generator[httpx.Client]":
+        """The client; whatever goes wrong on the way ends the command with a message."""
         import httpx  # noqa: PLC0415  # as above
 
         try:
-            yield
+            yield self._client()
         except httpx.TimeoutException as error:
             fail(f"{self.url} does not answer in time ({type(error).__name__}); try again", Exit.UNREACHABLE)
         except (httpx.TransportError, httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
@@ -93,6 +107,12 @@ class Server:
         if answer.status_code == 401 and self.token is None:
             message += " Set VLLM_MM_TOKEN (the first start of the server prints an admin token)."
         fail(message, code)
+
+
+def _timeout(read: float | None) -> "httpx.Timeout":
+    import httpx  # noqa: PLC0415  # as above
+
+    return httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT, read=read)
 
 
 def _message(answer: "httpx.Response") -> str:

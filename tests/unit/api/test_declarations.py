@@ -46,7 +46,7 @@ async def test_what_was_declared_is_stored_in_its_own_words(api: Admin) -> None:
         ({"id": "x", "engine": "command"}, 422, "command", "needs its argument list"),
         ({"id": "a", "engine": "sim"}, 409, None, "exists already"),
         ({"id": "x", "engine": "sim", "aliases": ["gpt"]}, 409, None, "names both"),
-        ([], 422, "", "dictionary"),
+        ([], 422, None, "dictionary"),
     ],
 )
 async def test_a_wrong_declaration_is_refused_and_changes_nothing(

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import re
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -118,3 +119,11 @@ async def test_a_failing_engine_does_not_spoil_the_scrape(api: Admin) -> None:
 
     api.world.manager.require("a").metrics = broken  # type: ignore[method-assign]
     assert "vllm_mm_info" in (await api.client.get("/metrics")).text
+
+
+async def test_the_documentation_names_every_metric(api: Admin) -> None:
+    """docs/admin-api.md has them all, and none that does not exist."""
+    families = {f.name for f in api.services.metrics.registry.collect()}
+    page = (Path(__file__).parents[3] / "docs" / "admin-api.md").read_text()
+    named = {name.removesuffix("_total") for name in re.findall(r"`(vllm_mm_\w+)`", page)}
+    assert named == {name.removesuffix("_total") for name in families}

@@ -1,0 +1,240 @@
+"""The commands against a live server, and every example of docs/cli.md."""
+
+import asyncio
+import json
+import re
+import shlex
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fastapi.responses import PlainTextResponse
+
+from cli_rig import Cli, cli
+from fakes_engine import model
+from vllm_mm.domain.keys import Scope
+from vllm_mm.domain.specs import EngineKind, ModelSpec
+
+DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
+EXAMPLES = re.findall(
+    r"^\$ (?:cat (?P<stdin>\S+) \| )?vllm-mm (?P<args>[^#>\n]*)(?:>[^#\n]*)?(?:# exits (?P<code>\d))?",
+    DOCS.read_text(),
+    re.MULTILINE,
+)
+
+
+def specs() -> tuple[ModelSpec, ...]:
+    sim = ModelSpec("demo", engine=EngineKind.SIM, sim={"weights": "5GiB", "kv_cache": "2GiB"})
+    return sim, model("Qwen/Qwen2.5-7B", 20, aliases=("gpt",)), model("broken", 1)
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Cli]:
+    async with cli(tmp_path, *specs()) as made:
+        assert made.api is not None
+        made.api.world.launch_errors["broken"] = FileNotFoundError(2, "no such program", "vllm")
+        yield made
+
+
+async def test_load_waits_and_shows_what_goes_on(run: Cli) -> None:
+    """Plain lines where there is no terminal; afterwards it is ready."""
+    result = await run("load", "demo")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines()[-1] == "demo: ready"
+    (shown,) = json.loads((await run("ps", "--json")).output)
+    assert (shown["model"], shown["state"]) == ("demo", "ready")
+    table = (await run("ps")).output
+    assert "MODEL" in table
+    assert "demo" in table
+
+
+async def test_a_failed_load_is_1_with_reason_and_log(run: Cli) -> None:
+    """So that nobody has to look for it."""
+    result = await run("load", "broken")
+    assert result.exit_code == 1
+    assert "no such program" in result.stderr
+
+
+async def test_a_load_that_takes_longer_goes_on(run: Cli) -> None:
+    """`--timeout` ends the waiting, not the load; `--no-wait` does not wait at all."""
+    assert run.api is not None
+    run.api.world.healthy_at_once = False
+    result = await run("load", "demo", "--timeout", "0.3")
+    assert (result.exit_code, "goes on loading" in result.stderr) == (1, True)
+    assert (await run("load", "demo", "--no-wait")).exit_code == 0
+    assert run.api.world.running == {"demo"}
+
+
+async def test_the_last_lines_of_the_log_are_shown(run: Cli) -> None:
+    """Of an engine that died while it loaded."""
+    assert run.api is not None
+    world = run.api.world
+    world.healthy_at_once = False
+    loading = asyncio.ensure_future(run("load", "demo"))
+    while "demo" not in world.processes:
+        await asyncio.sleep(0.01)
+    world.processes["demo"].log("ValueError: No available memory for the cache blocks.")
+    world.processes["demo"].die(1)
+    result = await loading
+    assert result.exit_code == 1
+    assert "  ValueError: No available memory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args", [("show", "nope"), ("load", "nope"), ("logs", "nope"), ("plan", "nope"), ("rm", "nope")]
+)
+async def test_what_does_not_exist_is_5(run: Cli, args: tuple[str, ...]) -> None:
+    result = await run(*args)
+    assert result.exit_code == 5
+    assert "does not exist" in result.stderr
+
+
+async def test_no_key_or_the_wrong_one_is_4(run: Cli) -> None:
+    """The hint says where a key comes from; a key without the scope is told which one."""
+    nobody = await run("ps", env={"VLLM_MM_TOKEN": None})
+    assert (nobody.exit_code, "VLLM_MM_TOKEN" in nobody.stderr) == (4, True)
+    assert (await run("ps", env={"VLLM_MM_TOKEN": "mm-wrong"})).exit_code == 4
+    reader = await run("load", "demo", env={"VLLM_MM_TOKEN": "mm-read"})
+    assert (reader.exit_code, "`operate`" in reader.stderr) == (4, True)
+    assert (await run("--token", "mm-read", "ps", env={"VLLM_MM_TOKEN": None})).exit_code == 0
+
+
+async def test_acts_wait_for_their_end(run: Cli) -> None:
+    """And fail when it is another one than was asked for."""
+    await run("load", "demo")
+    assert (await run("sleep", "demo")).output == "demo: sleeping\n"
+    assert (await run("wake", "demo")).output == "demo: ready\n"
+    assert (await run("pin", "demo")).output == "demo: ready, pinned\n"
+    assert (await run("unpin", "demo")).output == "demo: ready\n"
+    assert (await run("unload", "demo")).output == "demo: stopped\n"
+    conflict = await run("wake", "demo")
+    assert (conflict.exit_code, "not asleep" in conflict.stderr) == (1, True)
+
+
+async def test_plan_queue_and_status(run: Cli) -> None:
+    """What would go, who waits, how things are."""
+    assert run.api is not None
+    await run("load", "gpt")
+    plan = (await run("plan", "demo")).output
+    assert "evicts Qwen/Qwen2.5-7B (ready, gives back 20.0 GiB)" in plan
+    assert "takes 7.0 GiB on gpu0 (declared)" in plan
+    run.api.world.healthy_at_once = False
+    waiting = asyncio.ensure_future(run.api.world.queue.admit(run.api.world.ticket("demo", wait=1e6)))
+    await asyncio.sleep(0.05)
+    assert "t1" in (await run("queue")).output
+    assert "1 wait" in (await run("status")).output
+    assert json.loads((await run("queue", "--json")).output)["length"] == 1
+    waiting.cancel()
+
+
+async def test_events_of_the_past_and_as_they_come(run: Cli) -> None:
+    """Without -f it ends; JSON is one object a line."""
+    await run("load", "demo")
+    lines = [json.loads(line) for line in (await run("events", "--json")).output.splitlines()]
+    assert [e["kind"] for e in lines] == ["swap.planned", "instance.starting", "instance.ready"]
+    text = (await run("events", "--tail", "1", "--model", "demo")).output
+    assert "instance.ready  demo  [probe]" in text
+    assert (await run("events", "--after", str(lines[-1]["seq"]))).output == ""
+    following = asyncio.ensure_future(run("events", "-f", "--tail", "1"))
+    await asyncio.sleep(0.3)
+    assert run.api is not None
+    run.api.services.journal.emit("test.event", cause="a test")
+    await asyncio.sleep(0.1)
+    run.api.services.closing.set()
+    assert "test.event  [a test]" in (await following).output
+
+
+async def test_logs(run: Cli) -> None:
+    """The tail; with -f what comes."""
+    await run("load", "demo")
+    assert run.api is not None
+    process = run.api.world.processes["demo"]
+    for i in range(3):
+        process.log(f"line {i}")
+    assert (await run("logs", "demo", "-n", "2")).output == "line 1\nline 2\n"
+    following = asyncio.ensure_future(run("logs", "demo", "-f", "-n", "0"))
+    while len(process._followers) < 2:
+        await asyncio.sleep(0.01)
+    process.log("line 3")
+    await asyncio.sleep(0.1)
+    run.api.services.closing.set()
+    assert (await following).output == "line 3\n"
+
+
+async def test_models_are_added_from_flags_or_a_file_and_removed(run: Cli) -> None:
+    """`--set` reaches every key; the file is as in the configuration."""
+    (run.cwd / "m.yaml").write_text("engine: sim\npriority: 3\nsim: {weights: 1GiB}\n")
+    args = ("add", "org/tiny", "--file", "m.yaml", "--set", "sim.kv_cache=2GiB", "--set", "aliases=[t]", "--json")
+    made = json.loads((await run(*args)).output)
+    assert (made["priority"], made["sim"], made["aliases"]) == (3, {"weights": "1GiB", "kv_cache": "2GiB"}, ["t"])
+    assert "org/tiny" in (await run("ls")).output
+    assert "priority: 3" in (await run("show", "t")).output
+    assert (await run("rm", "org/tiny")).output == "org/tiny: removed\n"
+    wrong = await run("add", "x", "--engine", "sim", "--set", "memry=1GiB")
+    assert (wrong.exit_code, "`memory`" in wrong.stderr) == (1, True)
+    assert (await run("add", "x", "--set", "nonsense")).exit_code == 2
+    assert (await run("add", "x", "--file", "missing.yaml")).exit_code == 2
+    refused = await run("rm", "demo")
+    assert (refused.exit_code, "configuration file" in refused.stderr) == (1, True)
+
+
+async def test_keys(run: Cli) -> None:
+    """The secret alone on stdout, so that it can be put into a variable."""
+    assert run.api is not None
+    keys, ring = run.api.services.keys, run.api.services.keyring
+    _, root = await keys.create("root", [Scope.ADMIN])
+    ring.replace(await keys.all())
+    run.token = root
+    made = await run("keys", "create", "ci", "--scope", "read", "--expires", "30d")
+    secret = made.stdout.strip()
+    assert secret.startswith("mm-")
+    assert (await run("ps", env={"VLLM_MM_TOKEN": secret})).exit_code == 0
+    listed = json.loads((await run("keys", "ls", "--json")).output)
+    key_id = next(k["id"] for k in listed if k["name"] == "ci")
+    assert "active until" in (await run("keys", "ls")).output
+    assert "revoked" in (await run("keys", "revoke", key_id)).output
+    assert (await run("ps", env={"VLLM_MM_TOKEN": secret})).exit_code == 4
+    assert (await run("keys", "revoke", "key_nope")).exit_code == 5
+
+
+async def test_run_streams_an_answer(run: Cli) -> None:
+    """A prompt, standard input, or both; a cut answer is a failure."""
+    assert (await run("run", "demo", "hello there")).output == "hello there\n"
+    assert (await run("run", "demo", stdin="from stdin")).output == "from stdin\n"
+    assert (await run("run", "demo", "read:", stdin="the text")).output == "read: the text\n"
+    cut = await run("run", "demo", "now cut here")
+    assert (cut.exit_code, cut.stdout, "was cut" in cut.stderr) == (1, "now cut\n", True)
+    wrong = await run("run", "demo", "so wrong")
+    assert (wrong.exit_code, "the engine died" in wrong.stderr) == (1, True)
+
+
+async def test_a_foreign_server_is_recognised(run: Cli) -> None:
+    """An answer that is not ours does not end in a traceback."""
+    result = await run("ps", env={"VLLM_MM_URL": f"{run.url}/docs"})
+    assert (result.exit_code, result.stderr.startswith("vllm-mm: ")) == (5, True)
+    assert run.api is not None
+    run.api.app.add_api_route("/other/api/instances", lambda: PlainTextResponse("hello"), methods=["GET"])
+    result = await run("ps", env={"VLLM_MM_URL": f"{run.url}/other"})
+    assert (result.exit_code, "is that a vllm-mm server?" in result.stderr) == (1, True)
+
+
+async def test_every_example_of_the_documentation_works(run: Cli) -> None:
+    """In their order, in one session: each ends with the exit code that is written beside it (0 if none is)."""
+    assert len(EXAMPLES) > 30
+    assert run.api is not None
+    keys, ring = run.api.services.keys, run.api.services.keyring
+    key, run.token = await keys.create("root", [Scope.ADMIN, Scope.INFER])
+    ring.replace(await keys.all())
+    (run.cwd / "vllm-mm.yaml").write_text(
+        "devices: [{id: sim0, memory: 24GiB, simulated: true}]\nmodels: {demo: {engine: sim}}\n"
+    )
+    (run.cwd / "notes.txt").write_text("some notes")
+    for stdin, args, code in EXAMPLES:
+        words = [key.id if w == "key_0123456789ab" else w for w in shlex.split(args)]
+        if "-f" in words or words[0] == "sim":
+            continue  # they do not end; tested above
+        if words[:2] == ["keys", "revoke"]:
+            key, run.token = await keys.create("next", [Scope.ADMIN, Scope.INFER])
+            ring.replace(await keys.all())
+        result = await run(*words, stdin=(run.cwd / stdin).read_text() if stdin else None)
+        assert result.exit_code == int(code or 0), (args, result.output)

@@ -1,0 +1,264 @@
+"""The command line without a server: help, usage, exit codes, configuration, doctor, database."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from cli_rig import Cli
+from vllm_mm import __version__
+from vllm_mm.cli import checks
+
+CONFIG = """\
+devices: [{id: sim0, memory: 24GiB, simulated: true}]
+models:
+  demo: {engine: sim, sim: {weights: 5GiB}}
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+def commands(group: object, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        found += commands(command, (*path, name)) if hasattr(command, "commands") else [(*path, name)]
+    return found
+
+
+def all_commands() -> list[tuple[str, ...]]:
+    return commands(typer.main.get_command(Cli(Path()).app()))
+
+
+def test_the_contract_names_these_commands() -> None:
+    """Scripts rely on them."""
+    assert {" ".join(path) for path in all_commands()} >= {
+        "serve", "run", "ps", "ls", "show", "load", "unload", "sleep", "wake", "pin", "unpin", "drain", "logs", "queue",
+        "plan", "events", "keys create", "keys ls", "keys revoke", "add", "rm", "validate", "config show",
+        "config schema", "doctor", "sim", "db upgrade", "db backup", "version",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [p for p in all_commands() if p != ("sim",)], ids=" ".join)
+def test_every_command_has_help_with_an_example(cli: Cli, path: tuple[str, ...]) -> None:
+    """The example begins as the command does."""
+    result = cli.now(*path, "--help")
+    assert result.exit_code == 0
+    assert f"Example: vllm-mm {' '.join(path)}" in result.output
+
+
+def test_the_simulator_answers_its_own_help() -> None:
+    """`sim` passes its arguments on, --help too."""
+    code = "from vllm_mm.cli.app import build; build(lambda _: 0)()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "sim", "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--uds" in done.stdout
+
+
+def test_help_is_quick() -> None:
+    """Nothing heavy is imported for it: no HTTP client, no framework, no database, no settings."""
+    code = (
+        "import sys; from vllm_mm.cli.app import build; build(lambda _: 0)\n"
+        "heavy = {'httpx', 'fastapi', 'sqlalchemy', 'pydantic', 'rich', 'uvicorn', 'yaml', 'psutil'} & set(sys.modules)\n"
+        "print(*sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("args", [("nonsense",), ("load",), ("serve", "--port", "70000"), ("ps", "--nope")])
+def test_wrong_usage_is_2(cli: Cli, args: tuple[str, ...]) -> None:
+    assert cli.now(*args).exit_code == 2
+
+
+@pytest.mark.parametrize("args", [("ps",), ("load", "demo"), ("logs", "demo"), ("events",), ("run", "demo", "hi")])
+def test_no_server_is_3_and_says_what_to_do(cli: Cli, args: tuple[str, ...]) -> None:
+    result = cli.now(*args)
+    assert result.exit_code == 3
+    assert "vllm-mm serve" in result.stderr
+
+
+def test_a_wrong_url_is_3(cli: Cli) -> None:
+    assert cli.now("ps", env={"VLLM_MM_URL": "nonsense"}).exit_code == 3
+
+
+def test_serve_passes_on_what_it_was_told(cli: Cli) -> None:
+    """Flags become settings by dotted key; those that were not given do not."""
+    args = ("--host", "::1", "--port", "0", "--data-dir", "/d", "--set", "queue.max_wait=60s", "--set", "devices=cpu")
+    assert cli.now("serve", *args).exit_code == 0
+    assert cli.now("serve").exit_code == 0
+    assert cli.served[0].overrides() == {
+        "queue.max_wait": "60s", "devices": "cpu", "paths.data_dir": "/d", "server.host": "::1", "server.port": 0,
+    }  # fmt: skip
+    assert cli.served[1].overrides() == {}
+
+
+def test_serve_takes_the_configuration_from_the_environment(cli: Cli) -> None:
+    cli.now("serve", env={"VLLM_MM_CONFIG": "x.yaml"})
+    assert cli.served[0].config == Path("x.yaml")
+
+
+def test_version(cli: Cli) -> None:
+    assert cli.now("version").output == f"vllm-mm {__version__}\n"
+    assert json.loads(cli.now("version", "--json").output) == {"version": __version__}
+
+
+def test_validate_a_good_file(cli: Cli) -> None:
+    """What the shell sets for its own server is no part of the file."""
+    (cli.cwd / "good.yaml").write_text(CONFIG)
+    result = cli.now("validate", "good.yaml", env={"VLLM_MM_SERVER__PORT": "wrong"})
+    assert (result.exit_code, result.output) == (0, "good.yaml: valid, 1 models: demo\n")
+    assert json.loads(cli.now("validate", "good.yaml", "--json").output) == {
+        "valid": True, "problems": [], "models": ["demo"],
+    }  # fmt: skip
+
+
+def test_validate_names_every_problem_with_its_line(cli: Cli) -> None:
+    (cli.cwd / "bad.yaml").write_text("sevrer: {}\nqueue: {max_size: none}\n")
+    result = cli.now("validate", "bad.yaml")
+    assert result.exit_code == 1
+    assert "bad.yaml:1" in result.stderr
+    assert "`server`" in result.stderr
+    assert "bad.yaml:2" in result.stderr
+    assert len(json.loads(cli.now("validate", "bad.yaml", "--json").output)["problems"]) == 2
+    assert cli.now("validate", "missing.yaml").exit_code == 1
+
+
+def test_config_show_has_no_secrets(cli: Cli) -> None:
+    """File, environment and defaults together."""
+    (cli.cwd / "vllm-mm.yaml").write_text(CONFIG + "defaults: {env: {HF_TOKEN: hf_secret}}\n")
+    env = {"VLLM_MM_SERVER__PORT": "9001"}
+    shown = json.loads(cli.now("config", "show", "--json", env=env).output)
+    assert (shown["server"]["port"], shown["queue"]["max_size"]) == (9001, 1000)
+    text = cli.now("config", "show", env=env).output
+    assert "port: 9001" in text
+    assert "hf_secret" not in text
+
+
+def test_config_schema_is_the_published_one(cli: Cli) -> None:
+    assert "models" in json.loads(cli.now("config", "schema").output)["properties"]
+
+
+def test_a_wrong_configuration_is_told_by_every_command_that_reads_it(cli: Cli) -> None:
+    (cli.cwd / "vllm-mm.yaml").write_text("nope: 1\n")
+    for args in (("config", "show"), ("db", "upgrade")):
+        result = cli.now(*args)
+        assert result.exit_code == 1
+        assert "vllm-mm.yaml:1" in result.stderr
+
+
+def test_the_database_is_made_backed_up_and_has_local_keys(cli: Cli) -> None:
+    """`db upgrade` twice, `db backup`, and a key for when none is left."""
+    data = ("--data-dir", str(cli.cwd / "state"))
+    first = json.loads(cli.now("db", "upgrade", *data, "--json").output)
+    assert (first["before"], first["changed"]) == (None, True)
+    assert "up to date" in cli.now("db", "upgrade", *data).output
+    assert cli.now("db", "backup", "copy.db", *data).exit_code == 0
+    assert (cli.cwd / "copy.db").stat().st_size > 0
+    again = cli.now("db", "backup", "copy.db", *data)
+    assert (again.exit_code, "exists already" in again.stderr) == (1, True)
+    key = json.loads(cli.now("keys", "create", "rescue", "--local", "--scope", "admin", *data, "--json").output)
+    assert key["secret"].startswith("mm-")
+    assert cli.now("keys", "create", "x", "--local", "--scope", "root", *data).exit_code == 2
+    assert cli.now("keys", "create", "x", "--local", "--expires", "soon", *data).exit_code == 2
+
+
+def findings(cli: Cli, *args: str, **env: str) -> tuple[int, dict[str, tuple[str, str, str]]]:
+    result = cli.now("doctor", "--json", *args, env=env)
+    report = json.loads(result.output)
+    assert report["ok"] == (result.exit_code == 0)
+    return result.exit_code, {c["name"]: (c["status"], c["detail"], c["advice"]) for c in report["checks"]}
+
+
+def test_doctor_finds_nothing_wrong_with_simulated_models(cli: Cli) -> None:
+    """Every part is looked at; nothing is made on disk."""
+    (cli.cwd / "vllm-mm.yaml").write_text(CONFIG + "server: {port: 0}\n")
+    code, found = findings(cli)
+    assert code == 0, found
+    assert set(found) == {
+        "configuration", "engines", "device sim0", "sockets", "memory", "disk data", "disk cache", "open files", "kernel",
+        "port", "access", "database",
+    }  # fmt: skip
+    assert sorted(p.name for p in cli.cwd.iterdir()) == ["vllm-mm.yaml"]
+    text = cli.now("doctor").output
+    assert "12 checks, 0 failed" in text
+
+
+def test_doctor_says_what_to_do(cli: Cli) -> None:
+    """A missing program, a model too big, a taken port, a broken database: each fails with its advice; exit code 1."""
+    data = cli.cwd / "data"
+    data.mkdir()
+    (data / "state.db").write_text("this is not a database, and long enough not to be taken for an empty one")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        (cli.cwd / "vllm-mm.yaml").write_text(
+            CONFIG
+            + "  big: {engine: sim, memory: 30GiB}\n  other: {engine: command, command: [no-such-program, '{port}'], memory: 1GiB}\n"
+            + f"server: {{port: {taken.getsockname()[1]}}}\n"
+        )
+        code, found = findings(cli, "--data-dir", str(data))
+    assert code == 1
+    failed = {name: advice for name, (status, _, advice) in found.items() if status == "fail"}
+    assert set(failed) == {"engine no-such-program", "model big", "port", "database"}
+    assert all(failed.values())
+    assert "server.port" in failed["port"]
+    assert "backup" in failed["database"]
+
+
+def test_doctor_goes_on_with_a_wrong_configuration(cli: Cli) -> None:
+    """It is one finding among others."""
+    (cli.cwd / "vllm-mm.yaml").write_text("nope: 1\n")
+    code, found = findings(cli)
+    assert code == 1
+    assert found["configuration"][0] == "fail"
+    assert "kernel" in found
+
+
+def test_doctor_sees_the_version_of_vllm(cli: Cli) -> None:
+    """From the metadata of the environment that its script belongs to, without importing it."""
+    site = cli.cwd / "site"
+    (site / "vllm-9.9.9.dist-info").mkdir(parents=True)
+    (site / "vllm-9.9.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\n")
+    program = cli.cwd / "vllm"
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o755)
+    (cli.cwd / "vllm-mm.yaml").write_text(f"devices: cpu\nmodels: {{m: {{executable: {program}, memory: 1MiB}}}}\n")
+    _, found = findings(cli, PYTHONPATH=str(site))
+    assert found[f"engine {program}"][1] == f"vLLM 9.9.9 at {program}, for m"
+
+
+def test_doctor_wants_sockets_in_a_place_of_our_own(tmp_path: Path) -> None:
+    """Not where others may enter, and not below a path that is too long for a socket."""
+    open_to_all = tmp_path / "d"
+    (open_to_all / "run").mkdir(parents=True)
+    (open_to_all / "run").chmod(0o755)
+    assert checks.sockets_in(open_to_all / "run").status is checks.Status.FAIL
+    (open_to_all / "run").chmod(0o700)
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    found = checks.sockets_in(deep / "run")
+    assert found.status is checks.Status.FAIL
+    assert "shorter path" in found.advice
+    assert checks.sockets_in(Path("/tmp/vllm-mm-nothing-here")).status is checks.Status.OK
+
+
+def test_doctor_knows_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too few is a failure below 1024, else a warning; the advice is one that this machine can follow."""
+
+    def limits(soft: int, hard: int) -> checks.Finding:
+        monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (soft, hard))
+        return checks.files(1000)
+
+    assert limits(4096, 4096).status is checks.Status.OK
+    assert (limits(2000, 9999).status, limits(2000, 9999).advice[:17]) == (checks.Status.WARN, "run `ulimit -n 25")
+    low = limits(512, 1024)
+    assert (low.status, "`limits.connections` to 256" in low.advice) == (checks.Status.FAIL, True)
