@@ -27,6 +27,7 @@ from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.loading import Loading, eta
 from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.engine.ports import LaunchPlan
+from vllm_mm.engine.progress import PROFILED_FROM
 from vllm_mm.engine.room import Room
 from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, start_failed, torn_down, wait_info
 
@@ -34,9 +35,9 @@ log = logging.getLogger(__name__)
 
 DB_DEADLINE = 10.0
 """Seconds for the one row that is written while `_swap_inflight` is held."""
+PROFILED = PROFILED_FROM | {"probe"}
+"""Phases of a load in which the engine has sized its KV cache."""
 TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
-PROFILED_FROM = frozenset({"kv_cache", "graphs", "init", "tasks", "startup_complete", "probe"})
-"""Phases (see `progress`) in which an engine has sized its KV cache."""
 
 
 class WaitingRoom(Protocol):
@@ -306,7 +307,7 @@ class ProcessManager:
     def changed(self, instance: ModelInstance, before: Instance, after: Instance) -> None:
         model = instance.spec.id
         if after.state is before.state:
-            if after.progress.phase in PROFILED_FROM and after.progress.phase != before.progress.phase:
+            if after.progress.phase in PROFILED and after.progress.phase != before.progress.phase:
                 self._room.profiled(model)
             return
         if after.state is State.STOPPING or (after.state is State.DRAINING and after.goal is Goal.STOP):

@@ -69,8 +69,7 @@ class _Exchange:
             self._connection.resume()
 
     def abort(self, error: BaseException) -> None:
-        if self.done.done():
-            return
+        # Whether `done` is resolved says nothing about the connection: who is cancelled while awaiting it cancels it too.
         connection, self._connection = self._connection, None
         if connection is not None:
             self._boundary = connection.at_boundary
