@@ -450,6 +450,35 @@ async def test_abort_closes_at_once(tmp_path: Path, when: str) -> None:
             assert took[0] < 0.5
 
 
+async def test_abort_closes_although_the_waiter_was_cancelled(tmp_path: Path) -> None:
+    """Cancelling whoever awaits `done` cancels that too; the engine has to see a close all the same."""
+    arrived, gone = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.read()
+        arrived.set()
+        await peer.until_gone()
+        gone.set()
+
+    async with upstream(script, tmp_path) as engine:
+        channel = InferenceChannel(engine.address, limit=2)
+        exchange = channel.send(POST, Collected())
+
+        async def wait() -> None:
+            try:
+                await exchange.done
+            finally:
+                exchange.abort(RequestCut("given up"))
+
+        waiter = asyncio.ensure_future(wait())
+        await arrived.wait()
+        waiter.cancel()
+        async with asyncio.timeout(0.5):
+            await gone.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+
+
 async def test_abort_after_the_end_is_harmless(tmp_path: Path) -> None:
     """The connection went back to the pool; a late abort must not take it from its next user."""
     async with upstream(answers(HEAD + b"content-length: 0\r\n\r\n"), tmp_path) as engine:
