@@ -164,7 +164,8 @@ async def test_a_slow_reader_of_logs_loses_lines_and_is_told(
 
 
 async def test_a_start_answers_at_once_while_traffic_runs_on(api: Admin, remote: httpx.AsyncClient) -> None:
-    """Well under 50 ms in the median, with requests on another model in flight all the while."""
+    """Requests on another model are in flight all the while. The median is compared with that of /health in the same
+    seconds, so that a busy machine does not count."""
     await api.world.ready("a")
     stop = asyncio.Event()
 
@@ -177,15 +178,17 @@ async def test_a_start_answers_at_once_while_traffic_runs_on(api: Admin, remote:
         return served
 
     running = [asyncio.ensure_future(traffic()) for _ in range(4)]
-    took: list[float] = []
+    took: dict[str, list[float]] = {"/health": [], "/api/models/Qwen/Qwen2.5-7B/start": []}
     for _ in range(11):
-        began = time.perf_counter()
-        answer = await remote.post("/api/models/Qwen/Qwen2.5-7B/start")
-        took.append(time.perf_counter() - began)
-        assert answer.status_code == 202
+        for path, times in took.items():
+            began = time.perf_counter()
+            answer = await remote.request("GET" if path == "/health" else "POST", path)
+            times.append(time.perf_counter() - began)
+            assert answer.status_code in {200, 202}
     stop.set()
     assert all(served > 10 for served in await asyncio.gather(*running))
-    assert sorted(took)[5] < 0.05, took
+    idle, start = (sorted(times)[5] for times in took.values())
+    assert start - idle < 0.05, took
 
 
 async def until(condition: object, seconds: float = 5.0) -> None:

@@ -40,7 +40,7 @@ def ps(context: typer.Context, json: Json = False) -> None:
         return
     rows = [
         (
-            i["model"], _state(i), ",".join(i["devices"]), size(sum(i["memory"]["reserved"].values())), i["in_flight"],
+            i["model"], _state(i), ",".join(i["devices"]), size(sum(i["memory"]["reserved"].values())) if i["memory"]["reserved"] else None, i["in_flight"],
             i["queued"], i["pid"], seconds(i["progress"]["elapsed_s"]), first_line(i["reason"], 60),
         )
         for i in instances

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from vllm_mm.domain.lifecycle import LOADING, State
-from vllm_mm.domain.scheduling import Decision, Hold, Lane, Load, Refuse, Rules, decide
+from vllm_mm.domain.scheduling import Decision, Hold, Lane, Load, Refuse, Rules, View, decide
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.footprint import Footprint
 from vllm_mm.engine.manager import ProcessManager
@@ -77,8 +77,19 @@ def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> 
     )  # fmt: skip
     view = manager.view(())
     view = replace(view, lanes=[*(other for other in view.lanes if other.model != spec.id), lane])
-    decision = next(d for d in decide(view, rules, now) if d.model == spec.id)
-    return _told(manager, answer, decision, startable, now)
+    decision = _decision(view, rules, now, spec.id)
+    told = _told(manager, answer, decision, startable, now)
+    if isinstance(decision, Hold) and decision.until is not None:
+        # What time alone will allow: shown as what it waits for.
+        later = _decision(view, rules, decision.until, spec.id)
+        if isinstance(later, Load):
+            then = _told(manager, answer, later, startable, now)
+            return replace(told, device_bytes=then.device_bytes, victims=then.victims)
+    return told
+
+
+def _decision(view: View, rules: Rules, now: float, model: str) -> Decision:
+    return next(d for d in decide(view, rules, now) if d.model == model)
 
 
 def _told(manager: ProcessManager, answer: Plan, decision: Decision, state: State, now: float) -> Plan:

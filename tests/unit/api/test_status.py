@@ -98,6 +98,15 @@ async def test_plan_says_what_is_in_the_way(api: Admin) -> None:
     assert "pinned" in refused["reason"]
 
 
+async def test_plan_that_waits_for_time_alone_names_its_victims(api: Admin) -> None:
+    """A model that was just loaded dwells: the plan says until when, and who goes then."""
+    await api.world.ready("a")
+    plan = (await api.client.get("/api/plan?model=gpt")).json()
+    assert (plan["act"], plan["again_in_s"]) == ("wait", 4.0)
+    assert "just loaded" in plan["reason"]
+    assert ([v["model"] for v in plan["victims"]], plan["devices"]) == (["a"], {"gpu0": 20 * GIB})
+
+
 async def test_plan_of_a_failed_model_is_that_of_an_operators_start(api: Admin) -> None:
     """Which forgets the failure first."""
     api.world.launch_errors["a"] = FileNotFoundError(2, "no such program", "vllm")
