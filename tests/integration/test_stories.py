@@ -193,7 +193,8 @@ async def test_a_client_that_leaves_frees_its_place_and_the_engine(serve: Start)
         await serving.until(client, "a", "ready")
         body = {"model": "a", "prompt": "hi", "max_tokens": 1800, "stream": True, "ignore_eos": True}
         async with client.stream("POST", f"{serving.url}/v1/completions", json=body) as answer:
-            await answer.aiter_bytes().__anext__()
+            chunks = answer.aiter_bytes()  # a name, or it would be collected, and close the connection
+            await anext(chunks)
             began = time.monotonic()
             while await running(serving, client) != 1:
                 assert time.monotonic() - began < 3
