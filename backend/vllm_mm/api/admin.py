@@ -23,7 +23,7 @@ from vllm_mm.api.schemas import (
 )
 from vllm_mm.control.plan import plan
 from vllm_mm.control.rules import policy
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import LIVE, State
 from vllm_mm.domain.usage import Outcome, RequestRecord
 from vllm_mm.store.usage import Filter
 
@@ -33,7 +33,8 @@ router = APIRouter(prefix="/api", tags=["status"], responses=REFUSALS)
 @router.get("/instances", name="list_instances")
 async def list_instances(the: The, _key: Reader) -> list[InstanceOut]:
     """Every instance that ran or is about to."""
-    models = [i.spec.id for i in the.manager.instances()]
+    catalog = the.manager.catalog
+    models = [i.spec.id for i in the.manager.instances() if i.spec.id in catalog or i.state in LIVE]
     return [present.instance(the.manager, m) for m in models if present.has_run(the.manager, m)]
 
 
