@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.engine.manager import ProcessManager
 
@@ -39,6 +38,6 @@ async def apply(manager: ProcessManager, catalog: Catalog, cause: str) -> Differ
         if model in diff.removed or model in diff.restarted:
             await manager.retire(model, cause)
         spec = catalog.get(model)
-        if spec is not None and (model in diff.restarted or model in diff.updated):
+        if spec is not None and spec != instance.spec:  # one that was removed earlier and comes back included
             instance.replace_spec(spec)
     return diff

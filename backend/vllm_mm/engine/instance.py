@@ -132,7 +132,9 @@ class ModelInstance:
 
     def tail(self, lines: int) -> tuple[str, ...]:
         """The last lines of the engine's log."""
-        return self._process.tail(lines) if self._process is not None else self.last_tail[-lines:]
+        if self._process is not None:
+            return self._process.tail(lines)
+        return self.last_tail[-lines:] if lines else ()
 
     def follow(self, on_line: Callable[[str], None]) -> Callable[[], None]:
         """Log lines from now on; raises Conflict when there is no process."""
@@ -167,6 +169,7 @@ class ModelInstance:
     def replace_spec(self, spec: ModelSpec) -> None:
         """A changed declaration; takes effect at the next launch. The caller drains first where it must."""
         self.spec = spec
+        self.gate.limit = spec.concurrency
         self._state = replace(self._state, limits=spec.start, retry=spec.retry)
 
     async def adopt(self, process: EngineProcess) -> bool:

@@ -74,8 +74,8 @@ class LeaseGate:
     """Shared side: leases. Exclusive side: whatever the actor does after `close` reported that none is left."""
 
     __slots__ = (
-        "_channel", "_leases", "_limit", "_on_gone", "_on_release", "_open",
-        "closed_at", "engine_name", "generation", "last_used", "model",
+        "_channel", "_leases", "_on_gone", "_on_release", "_open",
+        "closed_at", "engine_name", "generation", "last_used", "limit", "model",
     )  # fmt: skip
 
     def __init__(self, model: str, engine_name: str, limit: int, on_release: Callable[[], None]) -> None:
@@ -86,7 +86,8 @@ class LeaseGate:
         self.last_used = 0.0
         self.closed_at: float | None = None
         """When it stopped giving leases; None while it gives them, or if it never did."""
-        self._limit = limit
+        self.limit = limit
+        """Leases at a time; a lower one takes effect as leases end."""
         self._on_release = on_release
         self._on_gone: Callable[[], None] | None = None
         self._channel: InferenceChannel | None = None
@@ -101,7 +102,7 @@ class LeaseGate:
     @property
     def free(self) -> int:
         """Leases that would be given out now; zero when closed."""
-        return max(0, self._limit - len(self._leases)) if self._open else 0
+        return max(0, self.limit - len(self._leases)) if self._open else 0
 
     def holds(self, lease: Lease) -> bool:
         return lease in self._leases
@@ -109,7 +110,7 @@ class LeaseGate:
     def try_acquire(self, ticket: Ticket, now: float) -> Lease | None:
         """The fast path: no lock, no wait, no I/O. None when closed or full."""
         channel = self._channel
-        if not self._open or channel is None or len(self._leases) >= self._limit:
+        if not self._open or channel is None or len(self._leases) >= self.limit:
             return None
         lease = Lease(_ONLY_THE_GATE, self, channel, ticket, now)
         self._leases.add(lease)

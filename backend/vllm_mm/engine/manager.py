@@ -221,6 +221,8 @@ class ProcessManager:
             except Exception as error:  # whatever the database says, the promise has to be undone
                 self._give_up(loading, f"the database did not take the launch: {error}")
                 return None
+            if loading.ok is not None:  # called off while the row was written
+                return None
         for victim in victims:
             victim.tell(self._eviction(load))
         return loading
@@ -262,14 +264,12 @@ class ProcessManager:
             self._give_up(loading, f"no room on its devices after {patience:.0f} s")
         except MMError as error:
             self._give_up(loading, error.message)
-        except asyncio.CancelledError:
-            if instance.state not in lc.LIVE:
-                self._give_up(loading, loading.reason or "called off")
-            raise
 
     def _give_up(self, loading: Loading, reason: str) -> None:
-        """A load that never became a process: give the room back and answer everybody."""
+        """A load that never became a process: give the room back and answer everybody, once."""
         model = loading.load.model
+        if self._loading_events.get(model) is not loading:
+            return
         instance = self._instances[model]
         self._room.profiled(model)
         if instance.state not in lc.LIVE:
@@ -382,11 +382,9 @@ class ProcessManager:
         if instance.state in lc.LOADING:
             instance.tell(Kill(reason))
             return True
-        loading.reason = reason
         if loading.task is not None:
             loading.task.cancel()
-        else:
-            self._give_up(loading, reason)
+        self._give_up(loading, reason)
         return True
 
     async def restart(self, model: str, cause: str) -> None:

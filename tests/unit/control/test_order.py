@@ -167,7 +167,11 @@ async def test_what_cannot_be_adopted_is_swept(why: str) -> None:
             successor.processes = w.processes
             successor.by_address = w.by_address
             adopted, swept = await boot.adopt_or_sweep(
-                successor.manager, successor.manager._tools.launcher, w.store, successor.journal, adopt=why != "not wanted"
+                successor.manager,
+                successor.manager._tools.launcher,
+                w.store,
+                successor.journal,
+                adopt=why != "not wanted",
             )
             assert (adopted, swept) == ([], ["a"])
             assert successor.manager.ledger.reservations == {}

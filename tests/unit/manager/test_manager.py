@@ -506,6 +506,44 @@ async def test_stop_of_a_load_that_waits_for_room() -> None:
         assert w.manager.ledger.reservations == {}
 
 
+async def test_restart_of_a_load_that_waits_for_room_is_a_new_load() -> None:
+    """A restart is not a stop, also before there is a process."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        w.processes["a"].release_stop.clear()
+        await w.manager.start("b", "operator")
+        await w.clock.advance(1.0)
+        await w.manager.restart("b", "operator")
+        w.processes["a"].release_stop.set()
+        await w.clock.advance(2.0)
+        assert w.manager.require("b").state is State.READY
+        assert w.starts == ["a", "b"]
+
+
+async def test_a_load_that_is_called_off_while_its_row_is_written() -> None:
+    """Nothing starts, and the room is free again."""
+    async with world(model("a")) as w:
+        w.store.hold = asyncio.Event()
+        waiting = asyncio.create_task(get(w, w.ticket("a")))
+        await w.clock.advance(0.5)
+        await w.manager.stop("a", "operator")
+        w.store.hold.set()
+        w.store.hold = None
+        await w.clock.advance(1.0)
+        assert isinstance(waiting.exception(), StartFailed)
+        assert w.starts == []
+        assert w.manager.ledger.reservations == {}
+
+
+async def test_a_changed_concurrency_takes_effect_at_once() -> None:
+    """A reload with another `concurrency` needs no restart."""
+    async with world(model("a", concurrency=1)) as w:
+        await w.ready("a")
+        w.manager.require("a").replace_spec(model("a", concurrency=2))
+        assert w.manager.require("a").gate.free == 2
+
+
 async def test_a_row_that_cannot_be_written_undoes_the_promise() -> None:
     """A database error during the flip answers the waiters and leaves the lock and the ledger free."""
     async with world(model("a")) as w:
