@@ -166,6 +166,20 @@ async def test_a_dead_controllers_engines_are_adopted(serve: Start) -> None:
         assert serving.rows("select count(*) from events where kind = 'instance.starting'") == [(1,)]
 
 
+async def test_engines_that_must_not_outlive_their_controller_do_not(serve: Start) -> None:
+    """`engines_outlive_controller: false`: SIGKILL to the controller ends its engines too, children included."""
+    async with serve({"a": sim(**QUICK)}, engines_outlive_controller=False) as (serving, client):
+        await complete(serving, client, "a")
+        assert len(serving.left()) >= 4  # controller, guard, API server, engine core
+        serving.kill()
+        deadline = time.monotonic() + 10
+        while serving.left() and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        assert serving.left() == {}
+        await serving.start()
+        assert (await complete(serving, client, "a")).status_code == 200
+
+
 async def test_hand_over_keeps_the_engine(serve: Start) -> None:
     """SIGUSR2: the controller ends with code 0, its engine lives on for the next one."""
     async with serve({"a": sim(**QUICK)}) as (serving, client):

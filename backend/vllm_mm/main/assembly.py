@@ -22,6 +22,7 @@ from vllm_mm.control.readings import Readings
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
+from vllm_mm.engine.guard import guarded
 from vllm_mm.engine.instance import Tools, real_channels
 from vllm_mm.engine.launchers.local import LocalLauncher, become_subreaper
 from vllm_mm.engine.manager import ProcessManager
@@ -84,6 +85,8 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             clock=clock,
         )
         launches = Launches(database, clock)
+        if not settings.engines_outlive_controller:
+            stack.enter_context(guarded(owner))
         become_subreaper()
         launcher = LocalLauncher(owner, clock)
         inference, control = real_channels()
