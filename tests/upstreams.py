@@ -41,7 +41,7 @@ class Peer:
         lines = head.decode("latin-1").split("\r\n")
         method, target, _ = lines[0].split(" ")
         headers = [tuple(line.split(": ", 1)) for line in lines[1:] if line]
-        length = next((int(v) for k, v in headers if k == "content-length"), 0)
+        length = next((int(v) for k, v in headers if k.lower() == "content-length"), 0)
         body = await self.reader.readexactly(length)
         heard = Heard(method, target, [(k, v) for k, v in headers], body, head)
         self.server.heard.append(heard)

@@ -1,5 +1,6 @@
 """What a request used: times and bytes as they pass, tokens from a bounded tail when it is over."""
 
+import contextlib
 import re
 from collections import deque
 from typing import Final
@@ -86,7 +87,7 @@ class Meter:
                 cached = details.cached_tokens
         if completion is not None and (prompt is None or (cached is None and counts.output_tokens is not None)):
             # Messages streams tell the prompt's tokens at the beginning and the answer's at the end.
-            begun = _last_counts(self.first)
+            begun = _usage_at(self.first, self.first.find(b'"usage"'))
             if begun is not None:
                 prompt = begun.input_tokens if prompt is None else prompt
                 cached = begun.cache_read_input_tokens if cached is None else cached
@@ -107,21 +108,28 @@ _NOTHING: Final = Usage()
 
 def _last_counts(text: bytes) -> _Counts | None:
     """`"usage":` cannot stand inside a JSON string (its quotes would be escaped), so the last match is the real one."""
+    found = _last_usage(text)
+    if found is None and _CHUNK_LINE.search(text) is not None:
+        # An engine that splits its events over chunks: take the sizes out and look again.
+        found = _last_usage(_CHUNK_LINE.sub(b"", text))
+    return found
+
+
+def _last_usage(text: bytes) -> _Counts | None:
     at = text.rfind(b'"usage"')
-    dechunked = False
     while at >= 0:
-        value = _object_after(text, at + 7)
-        if value is not None:
-            try:
-                return _decode(value)
-            except msgspec.MsgspecError:
-                value = None
-        if not dechunked and _CHUNK_LINE.search(text, at) is not None:
-            # An engine that splits its events over chunks: take the sizes out and look again.
-            text, dechunked = _CHUNK_LINE.sub(b"", text), True
-            at = text.rfind(b'"usage"')
-            continue
+        found = _usage_at(text, at)
+        if found is not None:
+            return found
         at = text.rfind(b'"usage"', 0, at)
+    return None
+
+
+def _usage_at(text: bytes, at: int) -> _Counts | None:
+    value = _object_after(text, at + 7) if at >= 0 else None
+    if value is not None:
+        with contextlib.suppress(msgspec.MsgspecError):
+            return _decode(value)
     return None
 
 

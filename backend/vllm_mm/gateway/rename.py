@@ -114,6 +114,7 @@ class JsonRewriter:
     def __init__(self, name: str) -> None:
         self._name = msgspec.json.encode(name)
         self._held = b""
+        self._look_at = 1
         self.decided = False
         self.delta = 0
         """By how many bytes the answer grew; final once `decided`."""
@@ -122,8 +123,12 @@ class JsonRewriter:
         if self.decided:
             return chunk
         self._held += chunk
+        size = len(self._held)
+        if size < self._look_at:
+            return b""
         span = model_span(self._held[:HOLD])
-        if span is None and len(self._held) < HOLD:
+        if span is None and size < HOLD:
+            self._look_at = min(HOLD, 2 * size)  # tiny pieces must not make it look again for each
             return b""
         return self._decide(span)
 

@@ -1,0 +1,83 @@
+"""Errors in the words of each API, and the table from errors to HTTP."""
+
+import inspect
+import json
+
+import pytest
+
+from vllm_mm.api.problems import explain
+from vllm_mm.domain import errors
+from vllm_mm.gateway.bodies import error_body, error_event
+from vllm_mm.gateway.forward import outcome_of
+from vllm_mm.gateway.routes import ROUTES, Form
+
+EXPECTED = {
+    "BadRequest": 400, "PayloadTooLarge": 413, "UnknownModel": 404, "UnknownRoute": 404, "Unauthorized": 401, "Forbidden": 403,
+    "RateLimited": 429, "Conflict": 409, "Unavailable": 503, "QueueFull": 503, "StillLoading": 503, "TornDown": 503, "StartFailed": 503,
+    "NoRoom": 503, "ShuttingDown": 503, "UpstreamDied": 502, "UpstreamTimeout": 504, "RequestCut": 503, "ConfigError": 400, "MMError": 500,
+}  # fmt: skip
+KINDS = {n: k for n, k in vars(errors).items() if inspect.isclass(k) and issubclass(k, errors.MMError)}
+
+
+def make(kind: type[errors.MMError], **more: float) -> errors.MMError:
+    return kind("why", sent=True, started=False) if kind is errors.UpstreamDied else kind("why", **more)  # type: ignore[call-arg]
+
+
+def test_every_error_has_its_status() -> None:
+    """A new error without an entry here is noticed."""
+    assert {name: explain(make(kind)).status for name, kind in KINDS.items()} == EXPECTED
+
+
+@pytest.mark.parametrize(("after", "told"), [(None, 5), (0.0, 1), (0.2, 1), (7.01, 8), (59.5, 60), (1e9, 60)])
+def test_retry_after(after: float | None, told: int) -> None:
+    """Whole seconds from 1 to 60, on 503 and 429 only."""
+    assert explain(errors.QueueFull("full", retry_after=after)).retry_after == told
+    assert explain(errors.RateLimited("slow", retry_after=after)).retry_after == told
+    assert explain(errors.Conflict("busy", retry_after=after)).retry_after is None
+
+
+def test_foreign_errors_show_nothing() -> None:
+    """What went wrong inside is for the log."""
+    problem = explain(RuntimeError("the secret is mm-123"))
+    assert (problem.status, "mm-123" in problem.message) == (500, False)
+    assert outcome_of(RuntimeError()).value == "internal"
+
+
+def test_shapes() -> None:
+    """OpenAI's object and Anthropic's, whole and as events."""
+    problem = explain(errors.UnknownModel("no such `é`"))
+    assert json.loads(error_body(problem, Form.OPENAI, "r")) == {
+        "error": {
+            "message": "no such `é`",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+    }
+    assert json.loads(error_body(problem, Form.ANTHROPIC, "r")) == {
+        "type": "error", "error": {"type": "not_found_error", "message": "no such `é`"}, "request_id": "r",
+    }  # fmt: skip
+    for form in Form:
+        event = error_event(problem, form, "r")
+        assert event.endswith(b"\n\n")
+        assert event.count(b"\n\n") == 1
+        assert b"[DONE]" not in event
+        data = event.split(b"data: ", 1)[1]
+        assert json.loads(data)["error"]["message"] == "no such `é`"
+        assert event.startswith(b"data: " if form is Form.OPENAI else b"event: error\n")
+
+
+def test_routes_hold_nothing_administrative() -> None:
+    """vLLM's open routes are not among ours."""
+    for path in (
+        b"/sleep",
+        b"/wake_up",
+        b"/collective_rpc",
+        b"/server_info",
+        b"/docs",
+        b"/v1/load_lora_adapter",
+        b"/reset_prefix_cache",
+        b"/invocations",
+    ):
+        assert path not in ROUTES
+    assert all(path == route.path and route.name == path.decode() for path, route in ROUTES.items())

@@ -1,0 +1,101 @@
+"""Keys: found without hashing twice, refused with what to do, and forgotten when they change."""
+
+import pytest
+
+from fakes import FakeClock
+from vllm_mm.domain.errors import Forbidden, Unauthorized
+from vllm_mm.domain.keys import ANONYMOUS, Key, Scope, digest
+from vllm_mm.gateway import identity
+from vllm_mm.gateway.identity import Keyring, require
+
+GOOD = Key("k1", "ada", digest("mm-good"), frozenset({Scope.INFER}))
+
+
+def ring(*keys: Key, clock: FakeClock | None = None) -> Keyring:
+    made = Keyring(clock or FakeClock())
+    made.replace(keys)
+    return made
+
+
+def test_both_headers_and_any_case_of_the_scheme() -> None:
+    """`Authorization: Bearer` and `x-api-key` name the same key; the first wins when both are there."""
+    keys = ring(GOOD)
+    for authorization in (b"Bearer mm-good", b"bearer mm-good", b"BEARER  mm-good "):
+        assert keys.identify(authorization, None) is GOOD
+        assert keys.identify(authorization, b"mm-other") is GOOD
+    assert keys.identify(None, b"mm-good") is GOOD
+
+
+@pytest.mark.parametrize(
+    ("authorization", "api_key"),
+    [
+        (None, None),
+        (b"", None),
+        (b"Bearer", None),
+        (b"Bearer ", None),
+        (b"Basic mm-good", None),
+        (b"mm-good", None),
+        (None, b"Bearer mm-good"),
+        (None, b"\xff"),
+        (b"Bearer mm-bad", b"mm-good"),
+    ],
+)
+def test_refused(authorization: bytes | None, api_key: bytes | None) -> None:
+    """Also right after the good forms were seen and remembered."""
+    keys = ring(GOOD)
+    keys.identify(b"Bearer mm-good", None)
+    keys.identify(None, b"mm-good")
+    with pytest.raises(Unauthorized):
+        keys.identify(authorization, api_key)
+
+
+def test_a_known_header_is_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hot path does one lookup; only new values are hashed, and bad ones are not remembered."""
+    hashed: list[str] = []
+
+    def counting(secret: str) -> str:
+        hashed.append(secret)
+        return digest(secret)
+
+    monkeypatch.setattr(identity, "digest", counting)
+    keys = ring(GOOD)
+    for _ in range(5):
+        keys.identify(b"Bearer mm-good", None)
+    assert hashed == ["mm-good"]
+    for n in range(10_000):
+        with pytest.raises(Unauthorized):
+            keys.identify(b"Bearer bad-%d" % n, None)
+    assert len(keys._seen_bearer) == 1
+
+
+def test_changes_are_seen_at_once() -> None:
+    """A key that was replaced, revoked or has expired does not live on in memory."""
+    clock = FakeClock()
+    short = Key("k2", "eve", digest("mm-short"), frozenset({Scope.INFER}), expires_at=clock.wall() + 10)
+    keys = ring(GOOD, short, clock=clock)
+    assert keys.identify(b"Bearer mm-good", None) is GOOD
+    assert keys.identify(b"Bearer mm-short", None) is short
+    clock.time += 11
+    with pytest.raises(Unauthorized, match="expired"):
+        keys.identify(b"Bearer mm-short", None)
+    keys.replace([Key("k1", "ada", digest("mm-good"), frozenset({Scope.INFER}), revoked_at=1.0)])
+    with pytest.raises(Unauthorized, match="revoked"):
+        keys.identify(b"Bearer mm-good", None)
+    keys.replace([])
+    with pytest.raises(Unauthorized, match="Nobody issued"):
+        keys.identify(b"Bearer mm-good", None)
+
+
+def test_open_to_all() -> None:
+    """`auth.mode: none`: everybody is the anonymous administrator, whatever they send."""
+    keys = Keyring(FakeClock(), open_to_all=True)
+    assert keys.identify(None, None) is ANONYMOUS
+    assert keys.identify(b"Bearer x", None) is ANONYMOUS
+
+
+def test_scopes() -> None:
+    """A key without the scope is refused by name; one that implies it is not."""
+    require(GOOD, Scope.INFER)
+    require(Key("k", "op", "", frozenset({Scope.ADMIN})), Scope.READ)
+    with pytest.raises(Forbidden, match=r"`ada`.*`operate`"):
+        require(GOOD, Scope.OPERATE)

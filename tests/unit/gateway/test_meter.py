@@ -1,0 +1,126 @@
+"""Tokens are found at the end of an answer, whatever the API, the framing and the packets; and little is kept."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vllm_mm.domain.usage import Usage
+from vllm_mm.gateway.meter import KEEP, PIECES, Meter
+
+
+def metered(*pieces: bytes) -> Meter:
+    meter = Meter()
+    for piece in pieces:
+        meter.piece(piece)
+    return meter
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+CHAT = json.dumps(
+    {
+        "id": "x", "choices": [{"message": {"content": 'a "usage": {"prompt_tokens": 999} b'}}],
+        "usage": {"prompt_tokens": 12, "total_tokens": 44, "completion_tokens": 32, "prompt_tokens_details": {"cached_tokens": 8}},
+        "prompt_logprobs": None,
+    }
+).encode()  # fmt: skip
+MESSAGE = json.dumps(
+    {"type": "message", "usage": {"input_tokens": 5, "output_tokens": 7, "cache_read_input_tokens": 2}}
+).encode()
+RESPONSE = json.dumps(
+    {
+        "usage": {
+            "input_tokens": 3,
+            "input_tokens_details": {"cached_tokens": 1},
+            "output_tokens": 4,
+            "output_tokens_details": {"reasoning_tokens": 0},
+        }
+    }
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        (CHAT, Usage(12, 32, 8)),
+        (MESSAGE, Usage(5, 7, 2)),
+        (RESPONSE, Usage(3, 4, 1)),
+        (b'{"usage":null}', Usage()),
+        (b"{}", Usage()),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 5, 300, 10_000])
+def test_plain_answers(answer: bytes, usage: Usage, step: int) -> None:
+    """In any split; text that looks like usage is not mistaken for it."""
+    meter = metered(*(answer[i : i + step] for i in range(0, len(answer), step)))
+    assert meter.usage() == usage
+    assert meter.size == len(answer)
+
+
+def test_stream_with_usage_event() -> None:
+    """The last event with numbers counts; `usage: null` in others does not."""
+    event = b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n'
+    last = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
+    assert metered(*[chunk(event)] * 50, chunk(last), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n").usage() == Usage(
+        1, 2, None
+    )
+    running = [chunk(b'data: {"usage":{"prompt_tokens":1,"completion_tokens":%d}}\n\n' % n) for n in range(30)]
+    assert metered(*running, chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n").usage() == Usage(1, 29, None)
+
+
+def test_messages_stream() -> None:
+    """Anthropic's form tells the prompt first and the answer last."""
+    start = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":11,"output_tokens":0,"cache_read_input_tokens":3}}}\n\n'
+    delta = b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"hi"}}\n\n'
+    end = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":9}}\n\n'
+    assert metered(chunk(start), *[chunk(delta)] * 40, chunk(end), b"0\r\n\r\n").usage() == Usage(11, 9, 3)
+
+
+@given(st.integers(1, 40))
+def test_usage_split_over_chunks(size: int) -> None:
+    """An engine that splits its events over HTTP chunks is read all the same."""
+    last = b'data: {"choices":[],"usage":{"prompt_tokens":123,"completion_tokens":456}}\n\n'
+    framed = [chunk(last[i : i + size]) for i in range(0, len(last), size)]
+    assert metered(chunk(b"data: {}\n\n"), *framed, b"0\r\n\r\n").usage() == Usage(123, 456, None)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """However large or many the pieces are."""
+    meter = Meter()
+    for _ in range(100):
+        meter.piece(b"x" * 1_000_000)
+    meter.piece(CHAT)
+    assert len(meter.tail()) <= PIECES * KEEP
+    assert meter.usage() == Usage(12, 32, 8)
+    for _ in range(10_000):
+        meter.piece(b"y")
+    assert meter.pieces is not None
+    assert len(meter.pieces) <= PIECES
+
+
+@pytest.mark.parametrize(
+    ("tail", "failed"),
+    [
+        (b'data: {"error":{"message":"boom"}}\n\n', True),
+        (b'event: error\ndata: {"type":"error","error":{"type":"api_error"}}\n\n', True),
+        (b'data: {"choices":[{"delta":{"content":"\\"error\\""}}]}\n\n', False),
+        (b'data: {"choices":[],"error":null}\n\n', False),
+    ],
+)
+def test_error_events(tail: bytes, failed: bool) -> None:
+    """An error of the engine in a stream with status 200 is seen."""
+    assert (
+        metered(chunk(b"data: {}\n\n"), chunk(tail), chunk(b"data: [DONE]\n\n"), b"0\r\n\r\n").error_event() is failed
+    )
+
+
+def test_where_an_event_may_begin() -> None:
+    """After an empty line, with or without the engine's framing behind it."""
+    assert metered().ends_event()
+    assert metered(chunk(b"data: 1\n\n")).ends_event()
+    assert metered(b"data: 1\n\n").ends_event()
+    assert not metered(chunk(b"data: 1\n")).ends_event()
