@@ -32,6 +32,8 @@ def policy(settings: Settings) -> Policy:
             wake=settings.timeouts.wake,
             stop=settings.timeouts.stop,
             grace=settings.timeouts.stop_grace,
+            health=settings.timeouts.health,
+            stuck=settings.timeouts.stuck,
         ),
         cancel_unwanted_loads=settings.queue.cancel_unwanted_loads,
         outlive_controller=settings.engines_outlive_controller,

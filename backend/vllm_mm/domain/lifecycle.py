@@ -77,6 +77,10 @@ class Timeouts:
     """TERM to reaped; afterwards the tree is killed again and an alert is raised."""
     grace: float = 10.0
     """TERM to KILL for an idle engine (vLLM needs 0.4 to 0.75 s)."""
+    health: float = 5.0
+    """Between two health requests to a READY engine."""
+    stuck: float = 60.0
+    """With leases out and nothing from the engine for this long, a probe decides whether it hangs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,9 @@ log = logging.getLogger(__name__)
 
 MEMORY_DEADLINE = 30.0
 """Seconds to wait for the memory of a reaped engine to be seen free, before an alert says that it is not."""
-HEALTH_EVERY = 5.0
 HEALTH_MISSES = 3
 ADOPTION_DEADLINE = 10.0
 """Seconds in which an engine of an earlier controller has to prove that it works."""
-STUCK_AFTER = 60.0
-"""Seconds with leases out and not one byte from the engine, after which a probe decides whether it hangs."""
 
 
 class InstanceHost(Protocol):
@@ -432,7 +429,7 @@ class ModelInstance:
         """Notice an engine that lives but is of no use."""
         control, misses, reads, quiet_since = self._require_control(), 0, -1, self._tools.clock.now()
         while True:
-            await self._tools.clock.sleep(HEALTH_EVERY)
+            await self._tools.clock.sleep(self._state.timeouts.health)
             misses = 0 if await self._answers(control) else misses + 1
             if misses >= HEALTH_MISSES:
                 self.tell(lc.Unhealthy(generation, f"health did not answer {misses} times in a row"))
@@ -441,7 +438,7 @@ class ModelInstance:
             reads = self._channel.reads if self._channel is not None else 0
             if reads != before or not self.gate.count:
                 quiet_since = now
-            if now - quiet_since < STUCK_AFTER:
+            if now - quiet_since < self._state.timeouts.stuck:
                 continue
             try:
                 await control.probe(self.gate.engine_name, self.spec.task)

@@ -268,6 +268,11 @@ class TimeoutsConfig(Section):
     """From the first signal until the whole process tree is gone; afterwards it is killed again and an alert is raised."""
     stop_grace: Duration = 10.0
     """From SIGTERM to SIGKILL."""
+    health: Duration = 5.0
+    """Between two health requests to a ready engine; after three without an answer it is restarted."""
+    stuck: Duration = 60.0
+    """With requests out and nothing coming from the engine for this long, one token is asked for; if that fails too, the
+    engine hangs and is restarted."""
 
 
 class IdleConfig(Section):

@@ -15,6 +15,7 @@ from vllm_mm.domain.errors import (
     StillLoading,
     TornDown,
     UpstreamDied,
+    UpstreamTimeout,
 )
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Device
@@ -625,3 +626,45 @@ async def test_swap_inflight_covers_no_process_wait() -> None:
 async def anext_world() -> World:
     async with world() as w:
         return w
+
+
+async def test_an_engine_that_hangs_with_requests_out_is_restarted() -> None:
+    """/health stays 200, nothing comes, the probe fails: the requests are told, the engine is ended."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        process = w.processes["a"]
+
+        async def request() -> None:
+            async with w.manager.lease(w.ticket("a")) as lease:
+                await lease.exchange(UpstreamRequest(b"POST", b"/"), None)  # type: ignore[arg-type]
+
+        running = asyncio.create_task(request())
+        await w.clock.advance(59.0)
+        process.probe_error = UpstreamTimeout("no token")
+        assert not running.done()
+        await w.clock.advance(15.0)
+        assert isinstance(running.exception(), RequestCut)
+        assert w.manager.require("a").state in {State.BACKOFF, State.STOPPED}
+        assert process.stopped == 1
+
+
+async def test_a_long_silence_of_an_engine_that_works_is_no_fault() -> None:
+    """A generation without streaming sends nothing for minutes; the probe answers, and nobody is disturbed."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        async with w.manager.lease(w.ticket("a")):
+            await w.clock.advance(500.0)
+            assert w.manager.require("a").state is State.READY
+            assert len(w.probes) > 3
+
+
+async def test_an_engine_whose_health_is_gone_is_restarted() -> None:
+    """Three health requests without an answer."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        w.processes["a"].healthy = False
+        await w.clock.advance(11.0)
+        assert w.manager.require("a").state is State.READY
+        await w.clock.advance(6.0)
+        assert w.manager.require("a").state is not State.READY
+        assert w.processes["a"].stopped == 1
