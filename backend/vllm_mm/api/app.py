@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from vllm_mm.api import admin, health, keys, live, models
+from vllm_mm.api import admin, dashboard, health, keys, live, models
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.problems import explain
 from vllm_mm.domain.errors import MMError
@@ -41,6 +41,7 @@ def create_app(services: Services) -> FastAPI:
     # The order matters: routes under {id:path} with a last word of their own come before the bare ones.
     for part in (health, live, models, admin, keys):
         app.include_router(part.router)
+    dashboard.attach(app)
     app.add_exception_handler(MMError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
