@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from vllm_mm.api import present
 from vllm_mm.api.alerts import alerts
-from vllm_mm.api.dependencies import Reader, The, resolve
+from vllm_mm.api.dependencies import Reader, The, operation_id, resolve
 from vllm_mm.api.schemas import (
     REFUSALS,
     DeviceOut,
@@ -27,7 +27,7 @@ from vllm_mm.domain.lifecycle import LIVE, State
 from vllm_mm.domain.usage import Outcome, RequestRecord
 from vllm_mm.store.usage import Filter
 
-router = APIRouter(prefix="/api", tags=["status"], responses=REFUSALS)
+router = APIRouter(generate_unique_id_function=operation_id, prefix="/api", tags=["status"], responses=REFUSALS)
 
 
 @router.get("/instances", name="list_instances")

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -35,12 +34,13 @@ def create_app(services: Services) -> FastAPI:
     """Everything under `/api`, with `/health`, `/ready`, `/metrics` and `/docs`."""
     app = FastAPI(
         title="vllm-mm", version=services.version, description=DESCRIPTION,
-        generate_unique_id_function=_operation_id, redirect_slashes=False,
+        redirect_slashes=False,
     )  # fmt: skip
     app.state.services = services
     # The order matters: routes under {id:path} with a last word of their own come before the bare ones.
     for part in (health, live, models, admin, keys):
-        app.include_router(part.router)
+        # Not include_router: that builds each route a second time, at its first request and on the event loop (half a second).
+        app.router.routes.extend(part.router.routes)
     dashboard.attach(app)
     app.add_exception_handler(MMError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -48,10 +48,6 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(Exception, _failed)
     app.add_middleware(RequestIds)
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name
 
 
 def _answer(problem: Problem) -> Response:

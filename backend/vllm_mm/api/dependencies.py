@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
+from fastapi.routing import APIRoute
 
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock
@@ -81,7 +82,16 @@ def _scope(scope: Scope) -> Callable[[Request], Awaitable[Key]]:
     return check
 
 
-The = Annotated[Services, Depends(services)]
+async def _the(request: Request) -> Services:
+    return services(request)  # async: FastAPI would run a plain function in a thread, for each request
+
+
+def operation_id(route: APIRoute) -> str:
+    """Operations in the OpenAPI document are called as their functions are."""
+    return route.name
+
+
+The = Annotated[Services, Depends(_the)]
 Reader = Annotated[Key, Depends(_scope(Scope.READ))]
 Operator = Annotated[Key, Depends(_scope(Scope.OPERATE))]
 Admin = Annotated[Key, Depends(_scope(Scope.ADMIN))]

@@ -4,14 +4,14 @@ from fastapi import APIRouter, Request, Response
 
 from vllm_mm.api import engine_metrics
 from vllm_mm.api.alerts import problems
-from vllm_mm.api.dependencies import The, caller, require
+from vllm_mm.api.dependencies import The, caller, operation_id, require
 from vllm_mm.api.metrics import CONTENT_TYPE
 from vllm_mm.api.schemas import HealthOut, ReadyOut
 from vllm_mm.domain.errors import UnknownRoute
 from vllm_mm.domain.keys import Scope
 from vllm_mm.settings import is_loopback
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(generate_unique_id_function=operation_id, tags=["operations"])
 
 
 @router.get("/health", name="health")

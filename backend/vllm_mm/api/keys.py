@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, HTTPException
 
-from vllm_mm.api.dependencies import Admin, The, cause
+from vllm_mm.api.dependencies import Admin, The, cause, operation_id
 from vllm_mm.api.schemas import REFUSALS, KeyIn, KeyOut, NewKeyOut
 from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.keys import Key
 
-router = APIRouter(prefix="/api/keys", tags=["keys"], responses=REFUSALS)
+router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/keys", tags=["keys"], responses=REFUSALS)
 
 
 @router.get("", name="list_keys")

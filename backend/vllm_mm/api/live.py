@@ -12,14 +12,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from vllm_mm.api.dependencies import Reader, Services, The, resolve
+from vllm_mm.api.dependencies import Reader, Services, The, operation_id, resolve
 from vllm_mm.api.schemas import REFUSALS, EventOut
 from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.events import Event
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.store.journal import LAGGED, Subscription
 
-router = APIRouter(prefix="/api", responses=REFUSALS)
+router = APIRouter(generate_unique_id_function=operation_id, prefix="/api", responses=REFUSALS)
 
 KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment is sent, so that nothing in between closes the connection."""

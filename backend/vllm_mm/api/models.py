@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from vllm_mm.api import present
-from vllm_mm.api.dependencies import Admin, Operator, Reader, Services, The, Wait, cause, resolve
+from vllm_mm.api.dependencies import Admin, Operator, Reader, Services, The, Wait, cause, operation_id, resolve
 from vllm_mm.api.schemas import (
     REFUSALS,
     Declaration,
@@ -27,7 +27,7 @@ from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.engine.manager import ProcessManager
 
-router = APIRouter(prefix="/api/models", tags=["models"], responses=REFUSALS)
+router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/models", tags=["models"], responses=REFUSALS)
 
 Act = Callable[[ProcessManager, str, str], Awaitable[None]]
 

@@ -1,16 +1,16 @@
 """Keeps the readings fresh: what the devices hold, and what each engine really takes."""
 
-import asyncio
 import logging
 
 from vllm_mm.clock import Clock
+from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import Inventory, LaunchStore
 
 log = logging.getLogger(__name__)
 
-EVERY = 3.0
+EVERY = 5.0
 """Seconds between two readings."""
 SETTLED_AFTER = 5.0
 """Seconds of READY after which the use of an engine counts as its footprint."""
@@ -32,23 +32,27 @@ class Readings:
             try:
                 await self._inventory.refresh()
                 self._manager.observe_devices()
-                await self._learn()
+                await self._measure()
             except OSError:
                 log.exception("reading the devices failed")
             await self._clock.sleep(EVERY)
 
-    async def _learn(self) -> None:
-        cpus = {d.id for d in self._manager.devices() if d.kind == "cpu"}
+    async def _measure(self) -> None:
         for instance in self._manager.instances():
             snapshot, record = instance.snapshot, instance.record
-            if record is None or snapshot.state is not State.READY or snapshot.ready_since is None:
+            if record is None or snapshot.state not in {State.READY, State.SLEEPING}:
                 continue
-            launch = (record.model, record.generation)
-            if launch in self._learned or self._clock.now() - snapshot.ready_since < SETTLED_AFTER:
-                continue
-            self._learned.add(launch)
-            for device in cpus.intersection(record.device_bytes):
-                used = await asyncio.to_thread(instance.memory)
-                if used:
-                    await self._store.learn(record.fingerprint, device, used, "observed")
-                    self._manager.learned(record.fingerprint, device, used)
+            used = await instance.measure()
+            if used and snapshot.state is State.READY and snapshot.ready_since is not None:
+                await self._learn(record, used, self._clock.now() - snapshot.ready_since)
+
+    async def _learn(self, record: LaunchRecord, used: int, ready_for: float) -> None:
+        """On devices that are the host's RAM, what the tree uses is its footprint; once for each launch."""
+        launch = (record.model, record.generation)
+        if launch in self._learned or ready_for < SETTLED_AFTER:
+            return
+        self._learned.add(launch)
+        cpus = {d.id for d in self._manager.devices() if d.kind == "cpu"}
+        for device in cpus.intersection(record.device_bytes):
+            await self._store.learn(record.fingerprint, device, used, "observed")
+            self._manager.learned(record.fingerprint, device, used)

@@ -101,6 +101,8 @@ class ModelInstance:
         self._fingerprint_answer: str | None = None
         self.facts: dict[str, Any] = {}
         """What the log of this launch told: weights, KV cache, version (see `progress`)."""
+        self.memory = 0
+        """Bytes that the process tree used when it was last measured."""
         self.last_tail: tuple[str, ...] = ()
         """The last lines of the log of the launch that ended last."""
 
@@ -139,9 +141,11 @@ class ModelInstance:
             raise Conflict(f"{self.spec.id} is {self.state.value}: there is no process whose log could be followed")
         return self._process.follow(on_line)
 
-    def memory(self) -> int:
-        """Bytes that the process tree uses now; 0 without a process."""
-        return self._process.rss() if self._process is not None else 0
+    async def measure(self) -> int:
+        """Bytes that the process tree uses now; 0 without a process. Reads /proc, in a thread; `memory` has it afterwards."""
+        process = self._process
+        self.memory = await asyncio.to_thread(process.rss) if process is not None else 0
+        return self.memory
 
     async def metrics(self) -> str:
         """The engine's own Prometheus text; empty unless READY or DRAINING. Never counts as use."""
@@ -503,6 +507,7 @@ class ModelInstance:
             self._unfollow()
             self._unfollow = None
         self._process = None
+        self.memory = 0
         self.tell(lc.Reaped(generation))
         if process is not None:
             await process.close()

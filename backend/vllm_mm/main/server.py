@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -102,6 +103,9 @@ async def _serve(settings: Settings, options: ServeOptions) -> int:
             up = asyncio.create_task(uv.up.wait())
             await asyncio.wait({serving, up}, return_when=asyncio.FIRST_COMPLETED)
             up.cancel()
+            # What stays for ever is not looked at again by the garbage collector, whose full rounds stall everybody.
+            gc.collect()
+            gc.freeze()
             _announce(server, listener.getsockname()[1])
             await serving
             return await end.finish()
