@@ -159,7 +159,7 @@ async def kill_one(bench: Bench, name: str, state: str, say: Any) -> None:
         await asyncio.sleep(0.02)
     names = ", ".join(sorted(label(p, c, leader) for p, c in before.items()))
     say.note(
-        f"{state:9} {name:17} killed; had: {names}; all gone {gone:.2f} s later; then {now['state']}: {now['reason'][:90]}"
+        f"{state:9} {name:17} killed; had: {names}; all gone {gone:.2f} s later; then {now['state']}: {now['reason'].split('; last lines')[0]}"
     )
     if streaming is not None:
         answer = await streaming
