@@ -1,0 +1,3834 @@
+// Made by `npm run types` from the server's OpenAPI document. Do not edit.
+
+export interface paths {
+    "/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Health
+         * @description The process is alive and its event loop turns.
+         */
+        get: operations["health"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/ready": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Ready
+         * @description Whether requests will be served; 503 with the reasons when they may not be.
+         */
+        get: operations["ready"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Metrics
+         * @description Prometheus text: ours, and the engines' own with a `model` label. Other machines need a key that may read,
+         *     unless `metrics.public` is set.
+         */
+        get: operations["metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Stream Events
+         * @description Server-sent events: `id` is the number, `event` the kind, `data` the event as JSON. Without `after` only what is
+         *     new. A `lagged` event stands where a slow reader lost some: `data.lost` says how many.
+         */
+        get: operations["stream_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/logs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Model Logs
+         * @description The engine's log: of the launch that runs, or of the last one.
+         */
+        get: operations["model_logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Models
+         * @description Every model, declared in the file or made over the API.
+         */
+        get: operations["list_models"];
+        put?: never;
+        /**
+         * Create Model
+         * @description Make a model. It is kept in the database and can be used at once.
+         */
+        post: operations["create_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/start": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Want it READY. An operator's start makes room at once and forgets earlier failures. */
+        post: operations["start_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/restart": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Drain, stop, start again. */
+        post: operations["restart_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/sleep": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Drain, then put to sleep; 409 where the engine has no sleep mode. */
+        post: operations["sleep_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/wake": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Wake it; 409 when it does not sleep. */
+        post: operations["wake_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** No new requests; let finish what runs, however long it takes; then stop. */
+        post: operations["drain_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/undrain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Take a drain back; 409 when its memory was promised to another model. */
+        post: operations["undrain_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Never swap it out, until `unpin` or a restart of the server. */
+        post: operations["pin_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/unpin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** It may be swapped out again. */
+        post: operations["unpin_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/reset": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Forget the failures of a model that is FAILED or in BACKOFF. */
+        post: operations["reset_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Stop Model
+         * @description Drain and stop; a load is called off.
+         */
+        post: operations["stop_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Model History
+         * @description Its starts, the latest first.
+         */
+        get: operations["model_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/models/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Model
+         * @description One model, by id or alias.
+         */
+        get: operations["get_model"];
+        /**
+         * Replace Model
+         * @description Another declaration for a model made over the API; an engine that no longer fits it is drained and started again.
+         */
+        put: operations["replace_model"];
+        post?: never;
+        /**
+         * Delete Model
+         * @description Take away a model made over the API: nobody can ask for it any more, and what runs is let finish.
+         */
+        delete: operations["delete_model"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Model
+         * @description Changes to a model made over the API, merged as RFC 7396 says: null takes a key away.
+         */
+        patch: operations["change_model"];
+        trace?: never;
+    };
+    "/api/instances": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Instances
+         * @description Every instance that ran or is about to.
+         */
+        get: operations["list_instances"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/devices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Devices
+         * @description Every device: capacity, what others use, who has reserved what.
+         */
+        get: operations["list_devices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Queue
+         * @description Who waits for what, and why.
+         */
+        get: operations["get_queue"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/plan": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Plan
+         * @description What a load would do: who would go, where it would run, how long it would take. Changes nothing.
+         */
+        get: operations["get_plan"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/status": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Status
+         * @description One look at the whole server.
+         */
+        get: operations["get_status"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Requests
+         * @description The request ledger, newest first. Rows are written a moment after their request ended.
+         */
+        get: operations["list_requests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Keys
+         * @description Every key ever issued, the revoked ones too; never a secret.
+         */
+        get: operations["list_keys"];
+        put?: never;
+        /**
+         * Create Key
+         * @description A new key. Its secret is in the answer and can never be had again.
+         */
+        post: operations["create_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/keys/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke Key
+         * @description Revoke a key; it stops working at once. Its row stays, for the ledger names it.
+         */
+        delete: operations["revoke_key"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+}
+export type webhooks = Record<string, never>;
+export interface components {
+    schemas: {
+        /**
+         * Act
+         * @description What would happen first if somebody asked for the model now.
+         * @enum {string}
+         */
+        Act: "none" | "loading" | "start" | "wake" | "wait" | "refuse";
+        /** DeletedOut */
+        DeletedOut: {
+            /** Id */
+            id: string;
+            /** @description The engine on its way out; null when none ran. */
+            instance: components["schemas"]["InstanceOut"] | null;
+        };
+        /** DeviceOut */
+        DeviceOut: {
+            /** Id */
+            id: string;
+            /** Kind */
+            kind: string;
+            /** Name */
+            name: string;
+            /** Capacity */
+            capacity: number;
+            /** Headroom */
+            headroom: number;
+            /**
+             * Foreign
+             * @description In use by processes that are not ours.
+             */
+            foreign: number;
+            /** Free */
+            free: number;
+            /** Reservations */
+            reservations: components["schemas"]["ReservationOut"][];
+        };
+        /** DeviceWishOut */
+        DeviceWishOut: {
+            /** Count */
+            count: number;
+            /** Ids */
+            ids: string[];
+        };
+        /**
+         * EngineKind
+         * @description How the engine process is made.
+         * @enum {string}
+         */
+        EngineKind: "vllm" | "command" | "sim";
+        /** ErrorBody */
+        ErrorBody: {
+            /** Message */
+            message: string;
+            /** Type */
+            type: string;
+            /** Param */
+            param: string | null;
+            /** Code */
+            code: string;
+        };
+        /**
+         * ErrorOut
+         * @description Every refusal; the message says what to do.
+         */
+        ErrorOut: {
+            error: components["schemas"]["ErrorBody"];
+        };
+        /** FootprintOut */
+        FootprintOut: {
+            /** Per Device */
+            per_device: number;
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "declared" | "learned" | "estimated";
+        };
+        /** HealthOut */
+        HealthOut: {
+            /**
+             * Status
+             * @constant
+             */
+            status: "ok";
+        };
+        /** HistoryOut */
+        HistoryOut: {
+            /** Starts */
+            starts: components["schemas"]["StartOut"][];
+        };
+        /** IdleOut */
+        IdleOut: {
+            /** Sleep After */
+            sleep_after: number | null;
+            /** Stop After */
+            stop_after: number | null;
+        };
+        /**
+         * InstanceOut
+         * @description One model's engine, running or not.
+         */
+        InstanceOut: {
+            /** Id */
+            id: string;
+            /** Model */
+            model: string;
+            state: components["schemas"]["State"];
+            progress: components["schemas"]["ProgressOut"];
+            /** Reason */
+            reason: string;
+            /** Devices */
+            devices: string[];
+            /** Pid */
+            pid: number | null;
+            /** In Flight */
+            in_flight: number;
+            /** Queued */
+            queued: number;
+            /** Since */
+            since: number;
+            /** Failures */
+            failures: number;
+            memory: components["schemas"]["MemoryOut"];
+            /**
+             * Generation
+             * @description Counts launches; 0 when it never ran.
+             */
+            generation: number;
+            /** Pinned */
+            pinned: boolean;
+            /**
+             * Pending
+             * @description Something is under way: a load, a drain, a stop, or a wish that waits for room.
+             */
+            pending: boolean;
+            /** Idle S */
+            idle_s: number | null;
+        };
+        /** KeyIn */
+        KeyIn: {
+            /** Name */
+            name: string;
+            /**
+             * Scopes
+             * @default [
+             *       "infer"
+             *     ]
+             */
+            scopes: components["schemas"]["Scope"][];
+            /**
+             * Models
+             * @description Ids of the models that it may use; null means all.
+             */
+            models?: string[] | null;
+            /**
+             * Expires In
+             * @description Seconds until it ends by itself; null means never.
+             */
+            expires_in?: number | null;
+        };
+        /** KeyOut */
+        KeyOut: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Scopes */
+            scopes: components["schemas"]["Scope"][];
+            /**
+             * Models
+             * @description Model ids that it may use; null means all.
+             */
+            models: string[] | null;
+            /** Created At */
+            created_at: number;
+            /** Expires At */
+            expires_at: number | null;
+            /** Revoked At */
+            revoked_at: number | null;
+            /** Active */
+            active: boolean;
+        };
+        /** MemoryOut */
+        MemoryOut: {
+            /**
+             * Reserved
+             * @description Per device.
+             */
+            reserved: {
+                [key: string]: number;
+            };
+            /**
+             * Used
+             * @description What the process tree takes of the host's memory now.
+             */
+            used: number;
+        };
+        /**
+         * ModelOut
+         * @description A model: what was declared, where, what it takes, and its engine.
+         */
+        ModelOut: {
+            /** Id */
+            id: string;
+            source: components["schemas"]["Source"];
+            engine: components["schemas"]["EngineKind"];
+            /** Model */
+            model: string | null;
+            /** Executable */
+            executable: string;
+            /** Args */
+            args: {
+                [key: string]: unknown;
+            };
+            /**
+             * Env
+             * @description Values that look like secrets are shown to administrators only.
+             */
+            env: {
+                [key: string]: string;
+            };
+            /** Command */
+            command: string[];
+            /** Sim */
+            sim: {
+                [key: string]: unknown;
+            };
+            task: components["schemas"]["Task"];
+            /** Aliases */
+            aliases: string[];
+            devices: components["schemas"]["DeviceWishOut"];
+            /** Memory */
+            memory: number | null;
+            /**
+             * Pinned
+             * @description As it is now: declared, or set by `pin` and `unpin`.
+             */
+            pinned: boolean;
+            /** Preload */
+            preload: boolean;
+            /** Priority */
+            priority: number;
+            /** Concurrency */
+            concurrency: number;
+            idle: components["schemas"]["IdleOut"];
+            start: components["schemas"]["StartLimitsOut"];
+            retry: components["schemas"]["RetryOut"];
+            /** Request Defaults */
+            request_defaults: {
+                [key: string]: unknown;
+            };
+            /** Request Overrides */
+            request_overrides: {
+                [key: string]: unknown;
+            };
+            /** Lora */
+            lora: {
+                [key: string]: string;
+            };
+            /** Fingerprint */
+            fingerprint: string;
+            footprint: components["schemas"]["FootprintOut"];
+            /** @description Null when it never ran. */
+            instance: components["schemas"]["InstanceOut"] | null;
+        };
+        /** NewKeyOut */
+        NewKeyOut: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Scopes */
+            scopes: components["schemas"]["Scope"][];
+            /**
+             * Models
+             * @description Model ids that it may use; null means all.
+             */
+            models: string[] | null;
+            /** Created At */
+            created_at: number;
+            /** Expires At */
+            expires_at: number | null;
+            /** Revoked At */
+            revoked_at: number | null;
+            /** Active */
+            active: boolean;
+            /**
+             * Secret
+             * @description Shown this once; only its hash is kept.
+             */
+            secret: string;
+        };
+        /**
+         * Outcome
+         * @description How a request ended. Exactly one per request.
+         * @enum {string}
+         */
+        Outcome: "ok" | "upstream_error" | "bad_request" | "refused" | "queue_full" | "wait_expired" | "start_failed" | "torn_down" | "client_gone" | "upstream_died" | "cut" | "timeout" | "shutdown" | "internal";
+        /**
+         * PlanOut
+         * @description What a load would do. Nothing was changed.
+         */
+        PlanOut: {
+            /** Model */
+            model: string;
+            act: components["schemas"]["Act"];
+            /** Reason */
+            reason: string;
+            state: components["schemas"]["State"];
+            /**
+             * Devices
+             * @description Bytes that it would take, by device.
+             */
+            devices: {
+                [key: string]: number;
+            };
+            /** Bytes */
+            bytes: number;
+            /** Victims */
+            victims: components["schemas"]["VictimOut"][];
+            footprint: components["schemas"]["FootprintOut"];
+            /** Eta S */
+            eta_s: number | null;
+            /** Again In S */
+            again_in_s: number | null;
+        };
+        /**
+         * ProgressOut
+         * @description How far a load is.
+         */
+        ProgressOut: {
+            /** Phase */
+            phase: string;
+            /**
+             * Percent
+             * @description Of the phase; null where the engine gives none.
+             */
+            percent: number | null;
+            /**
+             * Elapsed S
+             * @description Since the present state began.
+             */
+            elapsed_s: number;
+            /**
+             * Eta S
+             * @description Until READY, from what loads took before; null when nothing is under way.
+             */
+            eta_s: number | null;
+        };
+        /** QueueEntryOut */
+        QueueEntryOut: {
+            /** Ticket */
+            ticket: string;
+            /** Model */
+            model: string;
+            /** Key */
+            key: string | null;
+            /** Waited S */
+            waited_s: number;
+            /** Position */
+            position: number;
+            /** Deadline In S */
+            deadline_in_s: number;
+            /** Eta S */
+            eta_s: number | null;
+            /** Why */
+            why: string;
+        };
+        /** QueueOut */
+        QueueOut: {
+            /** Length */
+            length: number;
+            /** Max Size */
+            max_size: number;
+            /** Oldest S */
+            oldest_s: number;
+            /** Entries */
+            entries: components["schemas"]["QueueEntryOut"][];
+        };
+        /** QueueSummaryOut */
+        QueueSummaryOut: {
+            /** Length */
+            length: number;
+            /** Oldest S */
+            oldest_s: number;
+        };
+        /** ReadyOut */
+        ReadyOut: {
+            /** Ready */
+            ready: boolean;
+            /** Reasons */
+            reasons: string[];
+        };
+        /**
+         * RequestOut
+         * @description A row of the request ledger.
+         */
+        RequestOut: {
+            /** Id */
+            id: string;
+            /** At */
+            at: number;
+            /** Route */
+            route: string;
+            /** Model */
+            model: string | null;
+            /** Asked */
+            asked: string | null;
+            /** Key */
+            key: string | null;
+            /** Stream */
+            stream: boolean;
+            outcome: components["schemas"]["Outcome"];
+            /** Status */
+            status: number;
+            /** Error */
+            error: string | null;
+            /** Queued S */
+            queued_s: number | null;
+            /** Ttft S */
+            ttft_s: number | null;
+            /** Total S */
+            total_s: number;
+            /** Bytes In */
+            bytes_in: number;
+            /** Bytes Out */
+            bytes_out: number;
+            /** Prompt Tokens */
+            prompt_tokens: number | null;
+            /** Completion Tokens */
+            completion_tokens: number | null;
+            /** Cached Tokens */
+            cached_tokens: number | null;
+            /** Generation */
+            generation: number | null;
+        };
+        /** RequestsOut */
+        RequestsOut: {
+            /** Requests */
+            requests: components["schemas"]["RequestOut"][];
+            /**
+             * Next
+             * @description Give it as `before` for the next page; null when this was the last.
+             */
+            next: number | null;
+        };
+        /** ReservationOut */
+        ReservationOut: {
+            /** Model */
+            model: string;
+            /** Bytes */
+            bytes: number;
+            /**
+             * In Use
+             * @description False while it is only promised: the load has not begun.
+             */
+            in_use: boolean;
+            /** Leaving */
+            leaving: boolean;
+        };
+        /** RetryOut */
+        RetryOut: {
+            /** Backoff */
+            backoff: number;
+            /** Backoff Max */
+            backoff_max: number;
+            /** Max Failures */
+            max_failures: number;
+            /** Stable After */
+            stable_after: number;
+        };
+        /**
+         * Scope
+         * @description What a key may do. ADMIN implies OPERATE, OPERATE implies READ; INFER is the data plane.
+         * @enum {string}
+         */
+        Scope: "infer" | "read" | "operate" | "admin";
+        /**
+         * Source
+         * @description Where a model was declared: the configuration file, or the admin API.
+         * @enum {string}
+         */
+        Source: "file" | "api";
+        /** StartLimitsOut */
+        StartLimitsOut: {
+            /** Stall */
+            stall: number;
+            /** Deadline */
+            deadline: number;
+            /** Probe */
+            probe: number;
+        };
+        /** StartOut */
+        StartOut: {
+            /** Generation */
+            generation: number;
+            /** Started At */
+            started_at: number;
+            /** Ready At */
+            ready_at: number | null;
+            /** Phases */
+            phases: {
+                [key: string]: number;
+            };
+            /** Outcome */
+            outcome: string;
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * State
+         * @enum {string}
+         */
+        State: "stopped" | "starting" | "ready" | "draining" | "suspending" | "sleeping" | "waking" | "stopping" | "backoff" | "failed";
+        /** StatusOut */
+        StatusOut: {
+            /** Version */
+            version: string;
+            /** Started At */
+            started_at: number;
+            /** Uptime S */
+            uptime_s: number;
+            /** Models */
+            models: number;
+            /**
+             * States
+             * @description Instances by state; models that never ran count as stopped.
+             */
+            states: {
+                [key: string]: number;
+            };
+            /** In Flight */
+            in_flight: number;
+            queue: components["schemas"]["QueueSummaryOut"];
+            /** Alerts */
+            alerts: string[];
+        };
+        /**
+         * Task
+         * @description What the engine is asked for; it decides which probe proves readiness.
+         * @enum {string}
+         */
+        Task: "generate" | "embed" | "score";
+        /** VictimOut */
+        VictimOut: {
+            /** Model */
+            model: string;
+            state: components["schemas"]["State"];
+            /** In Flight */
+            in_flight: number;
+            /** Device Bytes */
+            device_bytes: {
+                [key: string]: number;
+            };
+            /**
+             * Bytes
+             * @description The sum over devices.
+             */
+            bytes: number;
+        };
+    };
+    responses: never;
+    parameters: never;
+    requestBodies: never;
+    headers: never;
+    pathItems: never;
+}
+export type $defs = Record<string, never>;
+export interface operations {
+    health: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HealthOut"];
+                };
+            };
+        };
+    };
+    ready: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReadyOut"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReadyOut"];
+                };
+            };
+        };
+    };
+    metrics: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
+    stream_events: {
+        parameters: {
+            query?: {
+                /** @description Events since that number come first. */
+                after?: number | null;
+                /** @description Only those about this model. */
+                model?: string | null;
+                /** @description The latest events come first, this many. */
+                tail?: number | null;
+                /** @description False: end after what there is already. */
+                follow?: boolean;
+            };
+            header?: {
+                /** @description As `after`; browsers send it when they reconnect. */
+                "last-event-id"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": {
+                        /** Seq */
+                        seq: number;
+                        /** At */
+                        at: number;
+                        /** Kind */
+                        kind: string;
+                        /** Model */
+                        model: string | null;
+                        /** Cause */
+                        cause: string;
+                        /** Data */
+                        data: {
+                            [key: string]: unknown;
+                        };
+                    };
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    model_logs: {
+        parameters: {
+            query?: {
+                /** @description Go on with what comes, over restarts too. */
+                follow?: boolean;
+                /** @description Lines to begin with. */
+                tail?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Lines as text, or as server-sent events if the request accepts `text/event-stream`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain": string;
+                    "text/event-stream": string;
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_models: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelOut"][];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    create_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /** @description The name that clients will use. */
+                    id: string;
+                    /**
+                     * Model
+                     * @description What the engine loads: a Hugging Face id or a folder; the model's own id when null.
+                     */
+                    model?: string | null;
+                    /**
+                     * Engine
+                     * @description `vllm`, `command` (any OpenAI-compatible server) or `sim` (the simulated engine); null means `defaults.engine`.
+                     */
+                    engine?: ("vllm" | "command" | "sim") | null;
+                    /**
+                     * Executable
+                     * @description Program for `vllm` engines, such as one in another environment; null means `defaults.executable`.
+                     */
+                    executable?: string | null;
+                    /**
+                     * Args
+                     * @description Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`.
+                     * @default {}
+                     */
+                    args?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Env
+                     * @description Environment variables of the engine.
+                     * @default {}
+                     */
+                    env?: {
+                        [key: string]: string;
+                    };
+                    /**
+                     * Command
+                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in.
+                     * @default []
+                     */
+                    command?: string[];
+                    /**
+                     * Sim
+                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...).
+                     * @default {}
+                     */
+                    sim?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Task
+                     * @description What the model does; it decides how readiness is proven.
+                     * @default generate
+                     * @enum {string}
+                     */
+                    task?: "generate" | "embed" | "score";
+                    /**
+                     * Aliases
+                     * @description Other names that clients may use.
+                     * @default []
+                     */
+                    aliases?: string[];
+                    /**
+                     * DeviceWishConfig
+                     * @default {
+                     *       "ids": []
+                     *     }
+                     */
+                    devices?: {
+                        /**
+                         * Count
+                         * @description How many devices the model is spread over (the tensor-parallel size); the number of `ids`, or 1, when null.
+                         */
+                        count?: number | null;
+                        /**
+                         * Ids
+                         * @description Exactly these devices.
+                         * @default []
+                         */
+                        ids?: string[];
+                    };
+                    /**
+                     * Memory
+                     * @description Bytes that it takes on each device; auto is estimated at first and then learned.
+                     */
+                    memory?: "auto" | null | number | string;
+                    /**
+                     * Pinned
+                     * @description Never swapped out for another model, never put to sleep or stopped for being idle.
+                     * @default false
+                     */
+                    pinned?: boolean;
+                    /**
+                     * Preload
+                     * @description Loaded when the server starts.
+                     * @default false
+                     */
+                    preload?: boolean;
+                    /**
+                     * Priority
+                     * @description Higher is served first and swapped out last.
+                     * @default 0
+                     */
+                    priority?: number;
+                    /**
+                     * Concurrency
+                     * @description Requests that the instance is given at the same time; null means `defaults.concurrency`.
+                     */
+                    concurrency?: number | null;
+                    /**
+                     * IdleConfig
+                     * @default {
+                     *       "sleep_after": 300,
+                     *       "stop_after": 3600
+                     *     }
+                     */
+                    idle?: {
+                        /**
+                         * Sleep After
+                         * @description Time without a request after which a model is put to sleep; null means never.
+                         * @default 300
+                         */
+                        sleep_after?: (number | string) | null;
+                        /**
+                         * Stop After
+                         * @description Time without a request after which a model is stopped; null means never.
+                         * @default 3600
+                         */
+                        stop_after?: (number | string) | null;
+                    };
+                    /**
+                     * StartConfig
+                     * @default {
+                     *       "stall": 300,
+                     *       "deadline": 1800,
+                     *       "probe": 30
+                     *     }
+                     */
+                    start?: {
+                        /**
+                         * Stall
+                         * @description A start without a new log line, phase or percentage for this long is ended.
+                         * @default 300
+                         */
+                        stall?: number | string;
+                        /**
+                         * Deadline
+                         * @description The longest that a start may take, however lively it looks.
+                         * @default 1800
+                         */
+                        deadline?: number | string;
+                        /**
+                         * Probe
+                         * @description The longest that one health request or one-token probe may take.
+                         * @default 30
+                         */
+                        probe?: number | string;
+                    };
+                    /**
+                     * RetryConfig
+                     * @default {
+                     *       "backoff": 2,
+                     *       "backoff_max": 60,
+                     *       "max_failures": 4,
+                     *       "stable_after": 60
+                     *     }
+                     */
+                    retry?: {
+                        /**
+                         * Backoff
+                         * @description Wait before the first retry of a failed start or after a crash; doubled each time.
+                         * @default 2
+                         */
+                        backoff?: number | string;
+                        /**
+                         * Backoff Max
+                         * @description The longest such wait.
+                         * @default 60
+                         */
+                        backoff_max?: number | string;
+                        /**
+                         * Max Failures
+                         * @description After this many failures in a row a model is left alone until somebody resets it.
+                         * @default 4
+                         */
+                        max_failures?: number;
+                        /**
+                         * Stable After
+                         * @description A model that was ready for this long starts counting failures from zero again.
+                         * @default 60
+                         */
+                        stable_after?: number | string;
+                    };
+                    /**
+                     * Request Defaults
+                     * @description Request fields that are filled in where the client sets none.
+                     * @default {}
+                     */
+                    request_defaults?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Request Overrides
+                     * @description Request fields that replace what the client sets.
+                     * @default {}
+                     */
+                    request_overrides?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Lora
+                     * @description LoRA adapters: served name to folder or Hugging Face id.
+                     * @default {}
+                     */
+                    lora?: {
+                        [key: string]: string;
+                    };
+                };
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    start_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    restart_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    sleep_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    wake_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    drain_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    undrain_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    pin_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    unpin_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    reset_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The settled state, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    stop_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+                /** @description Cut what runs instead of letting it finish. */
+                force?: boolean;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    model_history: {
+        parameters: {
+            query?: {
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HistoryOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    replace_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /**
+                     * Model
+                     * @description What the engine loads: a Hugging Face id or a folder; the model's own id when null.
+                     */
+                    model?: string | null;
+                    /**
+                     * Engine
+                     * @description `vllm`, `command` (any OpenAI-compatible server) or `sim` (the simulated engine); null means `defaults.engine`.
+                     */
+                    engine?: ("vllm" | "command" | "sim") | null;
+                    /**
+                     * Executable
+                     * @description Program for `vllm` engines, such as one in another environment; null means `defaults.executable`.
+                     */
+                    executable?: string | null;
+                    /**
+                     * Args
+                     * @description Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`.
+                     * @default {}
+                     */
+                    args?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Env
+                     * @description Environment variables of the engine.
+                     * @default {}
+                     */
+                    env?: {
+                        [key: string]: string;
+                    };
+                    /**
+                     * Command
+                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in.
+                     * @default []
+                     */
+                    command?: string[];
+                    /**
+                     * Sim
+                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...).
+                     * @default {}
+                     */
+                    sim?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Task
+                     * @description What the model does; it decides how readiness is proven.
+                     * @default generate
+                     * @enum {string}
+                     */
+                    task?: "generate" | "embed" | "score";
+                    /**
+                     * Aliases
+                     * @description Other names that clients may use.
+                     * @default []
+                     */
+                    aliases?: string[];
+                    /**
+                     * DeviceWishConfig
+                     * @default {
+                     *       "ids": []
+                     *     }
+                     */
+                    devices?: {
+                        /**
+                         * Count
+                         * @description How many devices the model is spread over (the tensor-parallel size); the number of `ids`, or 1, when null.
+                         */
+                        count?: number | null;
+                        /**
+                         * Ids
+                         * @description Exactly these devices.
+                         * @default []
+                         */
+                        ids?: string[];
+                    };
+                    /**
+                     * Memory
+                     * @description Bytes that it takes on each device; auto is estimated at first and then learned.
+                     */
+                    memory?: "auto" | null | number | string;
+                    /**
+                     * Pinned
+                     * @description Never swapped out for another model, never put to sleep or stopped for being idle.
+                     * @default false
+                     */
+                    pinned?: boolean;
+                    /**
+                     * Preload
+                     * @description Loaded when the server starts.
+                     * @default false
+                     */
+                    preload?: boolean;
+                    /**
+                     * Priority
+                     * @description Higher is served first and swapped out last.
+                     * @default 0
+                     */
+                    priority?: number;
+                    /**
+                     * Concurrency
+                     * @description Requests that the instance is given at the same time; null means `defaults.concurrency`.
+                     */
+                    concurrency?: number | null;
+                    /**
+                     * IdleConfig
+                     * @default {
+                     *       "sleep_after": 300,
+                     *       "stop_after": 3600
+                     *     }
+                     */
+                    idle?: {
+                        /**
+                         * Sleep After
+                         * @description Time without a request after which a model is put to sleep; null means never.
+                         * @default 300
+                         */
+                        sleep_after?: (number | string) | null;
+                        /**
+                         * Stop After
+                         * @description Time without a request after which a model is stopped; null means never.
+                         * @default 3600
+                         */
+                        stop_after?: (number | string) | null;
+                    };
+                    /**
+                     * StartConfig
+                     * @default {
+                     *       "stall": 300,
+                     *       "deadline": 1800,
+                     *       "probe": 30
+                     *     }
+                     */
+                    start?: {
+                        /**
+                         * Stall
+                         * @description A start without a new log line, phase or percentage for this long is ended.
+                         * @default 300
+                         */
+                        stall?: number | string;
+                        /**
+                         * Deadline
+                         * @description The longest that a start may take, however lively it looks.
+                         * @default 1800
+                         */
+                        deadline?: number | string;
+                        /**
+                         * Probe
+                         * @description The longest that one health request or one-token probe may take.
+                         * @default 30
+                         */
+                        probe?: number | string;
+                    };
+                    /**
+                     * RetryConfig
+                     * @default {
+                     *       "backoff": 2,
+                     *       "backoff_max": 60,
+                     *       "max_failures": 4,
+                     *       "stable_after": 60
+                     *     }
+                     */
+                    retry?: {
+                        /**
+                         * Backoff
+                         * @description Wait before the first retry of a failed start or after a crash; doubled each time.
+                         * @default 2
+                         */
+                        backoff?: number | string;
+                        /**
+                         * Backoff Max
+                         * @description The longest such wait.
+                         * @default 60
+                         */
+                        backoff_max?: number | string;
+                        /**
+                         * Max Failures
+                         * @description After this many failures in a row a model is left alone until somebody resets it.
+                         * @default 4
+                         */
+                        max_failures?: number;
+                        /**
+                         * Stable After
+                         * @description A model that was ready for this long starts counting failures from zero again.
+                         * @default 60
+                         */
+                        stable_after?: number | string;
+                    };
+                    /**
+                     * Request Defaults
+                     * @description Request fields that are filled in where the client sets none.
+                     * @default {}
+                     */
+                    request_defaults?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Request Overrides
+                     * @description Request fields that replace what the client sets.
+                     * @default {}
+                     */
+                    request_overrides?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Lora
+                     * @description LoRA adapters: served name to folder or Hugging Face id.
+                     * @default {}
+                     */
+                    lora?: {
+                        [key: string]: string;
+                    };
+                };
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    delete_model: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    change_model: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": {
+                    /**
+                     * Model
+                     * @description What the engine loads: a Hugging Face id or a folder; the model's own id when null.
+                     */
+                    model?: string | null;
+                    /**
+                     * Engine
+                     * @description `vllm`, `command` (any OpenAI-compatible server) or `sim` (the simulated engine); null means `defaults.engine`.
+                     */
+                    engine?: ("vllm" | "command" | "sim") | null;
+                    /**
+                     * Executable
+                     * @description Program for `vllm` engines, such as one in another environment; null means `defaults.executable`.
+                     */
+                    executable?: string | null;
+                    /**
+                     * Args
+                     * @description Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`.
+                     * @default {}
+                     */
+                    args?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Env
+                     * @description Environment variables of the engine.
+                     * @default {}
+                     */
+                    env?: {
+                        [key: string]: string;
+                    };
+                    /**
+                     * Command
+                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in.
+                     * @default []
+                     */
+                    command?: string[];
+                    /**
+                     * Sim
+                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...).
+                     * @default {}
+                     */
+                    sim?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Task
+                     * @description What the model does; it decides how readiness is proven.
+                     * @default generate
+                     * @enum {string}
+                     */
+                    task?: "generate" | "embed" | "score";
+                    /**
+                     * Aliases
+                     * @description Other names that clients may use.
+                     * @default []
+                     */
+                    aliases?: string[];
+                    /**
+                     * DeviceWishConfig
+                     * @default {
+                     *       "ids": []
+                     *     }
+                     */
+                    devices?: {
+                        /**
+                         * Count
+                         * @description How many devices the model is spread over (the tensor-parallel size); the number of `ids`, or 1, when null.
+                         */
+                        count?: number | null;
+                        /**
+                         * Ids
+                         * @description Exactly these devices.
+                         * @default []
+                         */
+                        ids?: string[];
+                    };
+                    /**
+                     * Memory
+                     * @description Bytes that it takes on each device; auto is estimated at first and then learned.
+                     */
+                    memory?: "auto" | null | number | string;
+                    /**
+                     * Pinned
+                     * @description Never swapped out for another model, never put to sleep or stopped for being idle.
+                     * @default false
+                     */
+                    pinned?: boolean;
+                    /**
+                     * Preload
+                     * @description Loaded when the server starts.
+                     * @default false
+                     */
+                    preload?: boolean;
+                    /**
+                     * Priority
+                     * @description Higher is served first and swapped out last.
+                     * @default 0
+                     */
+                    priority?: number;
+                    /**
+                     * Concurrency
+                     * @description Requests that the instance is given at the same time; null means `defaults.concurrency`.
+                     */
+                    concurrency?: number | null;
+                    /**
+                     * IdleConfig
+                     * @default {
+                     *       "sleep_after": 300,
+                     *       "stop_after": 3600
+                     *     }
+                     */
+                    idle?: {
+                        /**
+                         * Sleep After
+                         * @description Time without a request after which a model is put to sleep; null means never.
+                         * @default 300
+                         */
+                        sleep_after?: (number | string) | null;
+                        /**
+                         * Stop After
+                         * @description Time without a request after which a model is stopped; null means never.
+                         * @default 3600
+                         */
+                        stop_after?: (number | string) | null;
+                    };
+                    /**
+                     * StartConfig
+                     * @default {
+                     *       "stall": 300,
+                     *       "deadline": 1800,
+                     *       "probe": 30
+                     *     }
+                     */
+                    start?: {
+                        /**
+                         * Stall
+                         * @description A start without a new log line, phase or percentage for this long is ended.
+                         * @default 300
+                         */
+                        stall?: number | string;
+                        /**
+                         * Deadline
+                         * @description The longest that a start may take, however lively it looks.
+                         * @default 1800
+                         */
+                        deadline?: number | string;
+                        /**
+                         * Probe
+                         * @description The longest that one health request or one-token probe may take.
+                         * @default 30
+                         */
+                        probe?: number | string;
+                    };
+                    /**
+                     * RetryConfig
+                     * @default {
+                     *       "backoff": 2,
+                     *       "backoff_max": 60,
+                     *       "max_failures": 4,
+                     *       "stable_after": 60
+                     *     }
+                     */
+                    retry?: {
+                        /**
+                         * Backoff
+                         * @description Wait before the first retry of a failed start or after a crash; doubled each time.
+                         * @default 2
+                         */
+                        backoff?: number | string;
+                        /**
+                         * Backoff Max
+                         * @description The longest such wait.
+                         * @default 60
+                         */
+                        backoff_max?: number | string;
+                        /**
+                         * Max Failures
+                         * @description After this many failures in a row a model is left alone until somebody resets it.
+                         * @default 4
+                         */
+                        max_failures?: number;
+                        /**
+                         * Stable After
+                         * @description A model that was ready for this long starts counting failures from zero again.
+                         * @default 60
+                         */
+                        stable_after?: number | string;
+                    };
+                    /**
+                     * Request Defaults
+                     * @description Request fields that are filled in where the client sets none.
+                     * @default {}
+                     */
+                    request_defaults?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Request Overrides
+                     * @description Request fields that replace what the client sets.
+                     * @default {}
+                     */
+                    request_overrides?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Lora
+                     * @description LoRA adapters: served name to folder or Hugging Face id.
+                     * @default {}
+                     */
+                    lora?: {
+                        [key: string]: string;
+                    };
+                };
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_instances: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceOut"][];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_devices: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceOut"][];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_queue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueueOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_plan: {
+        parameters: {
+            query: {
+                /** @description Id or alias. */
+                model: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PlanOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_status: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StatusOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_requests: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description `next` of the page before. */
+                before?: number | null;
+                model?: string | null;
+                /** @description The key's id. */
+                key?: string | null;
+                outcome?: components["schemas"]["Outcome"] | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RequestsOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyOut"][];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    create_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeyIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewKeyOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    revoke_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+}

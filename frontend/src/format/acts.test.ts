@@ -1,0 +1,83 @@
+import { describe, expect, it } from "vitest";
+import type { Instance, Plan } from "../api/types";
+import { canStop, loadQuestion, mainAct, question } from "./acts";
+
+const instance = (change: Partial<Instance> = {}): Instance => ({
+  id: "a#1",
+  model: "a",
+  state: "ready",
+  progress: { phase: "", percent: null, elapsed_s: 0, eta_s: null },
+  reason: "",
+  devices: [],
+  pid: 1,
+  in_flight: 0,
+  queued: 0,
+  since: 0,
+  failures: 0,
+  memory: { reserved: {}, used: 0 },
+  generation: 1,
+  pinned: false,
+  pending: false,
+  idle_s: null,
+  ...change,
+});
+
+const plan = (change: Partial<Plan> = {}): Plan => ({
+  model: "b",
+  act: "start",
+  reason: "fits",
+  state: "stopped",
+  devices: {},
+  bytes: 0,
+  victims: [],
+  footprint: { per_device: 0, source: "declared" },
+  eta_s: 12,
+  again_in_s: null,
+  ...change,
+});
+
+const victim = (in_flight: number) => ({ model: "a", state: "ready" as const, in_flight, device_bytes: {}, bytes: 0 });
+
+describe("what a row offers", () => {
+  it("starts what is down, wakes what sleeps, and waits for what is under way", () => {
+    expect(mainAct(null)).toBe("start");
+    expect(mainAct(instance({ state: "failed" }))).toBe("start");
+    expect(mainAct(instance({ state: "sleeping" }))).toBe("wake");
+    expect(mainAct(instance())).toBe("sleep");
+    expect(mainAct(instance({ state: "stopped", pending: true }))).toBeNull();
+  });
+
+  it("stops what lives or is about to", () => {
+    expect(canStop(null)).toBe(false);
+    expect(canStop(instance({ state: "stopped" }))).toBe(false);
+    expect(canStop(instance({ state: "stopped", pending: true }))).toBe(true);
+    expect(canStop(instance({ state: "starting", pending: true }))).toBe(true);
+    expect(canStop(instance({ state: "stopping", pending: true }))).toBe(false);
+  });
+});
+
+describe("what is said before", () => {
+  it("names the requests in flight and those that wait", () => {
+    const said = question("stop", "a", instance({ in_flight: 3, queued: 1 }));
+    expect(said.points[0]).toContain("3 requests are in flight");
+    expect(said.points[1]).toBe("1 request waits in the queue for it.");
+    expect(question("sleep", "a", instance({ in_flight: 1 })).points[0]).toContain("1 request is in flight");
+    expect(question("stop", "a", instance()).points[0]).toBe("No request is in flight.");
+  });
+
+  it("calls off a load, and says who waits for it", () => {
+    const said = question("stop", "a", instance({ state: "starting", pending: true, queued: 2 }));
+    expect(said.title).toBe("Call off the load of a?");
+    expect(said.points).toEqual(["2 requests wait for this load and will be told that it was called off."]);
+  });
+
+  it("asks before a load only when it hurts or cannot be", () => {
+    expect(loadQuestion("start", plan())).toBeNull();
+    expect(loadQuestion("start", plan({ victims: [victim(2)] }))?.points[0]).toBe("a has to make room. 2 requests are in flight there.");
+    expect(loadQuestion("wake", plan({ victims: [victim(0)] }))?.points[0]).toBe("a has to make room. No request is in flight there.");
+    expect(loadQuestion("start", plan({ act: "wait", reason: "room: a is pinned", again_in_s: 4 }))?.points[0]).toBe(
+      "It has to wait (at the soonest in 4 s): room: a is pinned",
+    );
+    expect(loadQuestion("start", plan({ act: "refuse", reason: "too large", eta_s: null }))?.points).toEqual(["It cannot be loaded: too large"]);
+  });
+});

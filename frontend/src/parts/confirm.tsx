@@ -1,0 +1,43 @@
+import { useState } from "react";
+import type { Question } from "../format/acts";
+import { count } from "../format/quantities";
+import { Dialog } from "./dialog";
+import { Prose } from "./prose";
+
+/** Asks before something that others will feel. `cut`: requests that may be cut instead of waited for. */
+export function Confirm(props: { question: Question; cut: number; onYes: (force: boolean) => void; onNo: () => void }) {
+  const { question, cut } = props;
+  const [force, setForce] = useState(false);
+  return (
+    <Dialog title={question.title} onClose={props.onNo}>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          props.onYes(force && cut > 0);
+        }}
+      >
+        <ul className="points">
+          {question.points.map((point) => (
+            <li key={point}>
+              <Prose text={point} />
+            </li>
+          ))}
+        </ul>
+        {cut > 0 && (
+          <label className="check">
+            <input type="checkbox" checked={force} onChange={(event) => setForce(event.target.checked)} />
+            Do not wait: cut {count(cut, "request", "requests")} now
+          </label>
+        )}
+        <div className="buttons">
+          <button type="button" onClick={props.onNo} autoFocus>
+            Cancel
+          </button>
+          <button type="submit" className="primary">
+            {question.confirm}
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,45 @@
+import { tell } from "../format/events";
+import type { Feed } from "../live/feed";
+import { clockTime } from "./clock";
+import { Section } from "./section";
+
+/** The latest events, the newest first. */
+export function Timeline({ feed }: { feed: Feed }) {
+  return (
+    <Section title="Timeline" note={feed.connection.kind === "live" ? "live" : "not live"} className="timeline">
+      {feed.events.length === 0 ? (
+        <p className="empty">
+          {feed.connection.kind === "live" ? (
+            <>
+              Nothing has happened yet. Start a model above, or type <code>vllm-mm load MODEL</code>
+            </>
+          ) : (
+            "No events yet."
+          )}
+        </p>
+      ) : (
+        <ol tabIndex={0} aria-label="Events, the newest first">
+          {feed.events.map((event) => {
+            const { what, more, tone } = tell(event);
+            return (
+              <li key={`${event.seq} ${event.kind}`} className={tone}>
+                {event.at > 0 ? (
+                  <time dateTime={new Date(event.at * 1000).toISOString()} title={new Date(event.at * 1000).toLocaleString()}>
+                    {clockTime(event.at * 1000)}
+                  </time>
+                ) : (
+                  <span />
+                )}
+                <span className="what">
+                  {tone === "bad" && <span className="unseen">Trouble: </span>}
+                  {what}
+                  {more !== "" && <span className="under">{more}</span>}
+                </span>
+              </li>
+            );
+          })}
+        </ol>
+      )}
+    </Section>
+  );
+}
