@@ -229,6 +229,9 @@ class AsgiClient:
             self._paused = True
             self._exchange.pause()
 
+    def writer(self) -> Callable[[bytes], None]:
+        return self.data
+
     def finish(self) -> None:
         self._put({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import httptools
@@ -18,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from vllm_mm.api.openai import OpenAIApp, too_large
-from vllm_mm.domain.errors import BadRequest, MMError, Unavailable
+from vllm_mm.domain.errors import BadRequest, MMError, RequestCut, Unavailable
 from vllm_mm.engine.exchange import Exchange
 from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.forward import Gateway
@@ -128,6 +129,9 @@ class HotCycle:
             self._head = None
             transport.writelines((b"".join(head), chunk))
 
+    def writer(self) -> Callable[[bytes], None]:
+        return self.data if self._framing is Framing.CHUNKED else self._protocol.transport.write
+
     def finish(self) -> None:
         if self._framing is Framing.CHUNKED and self.raw and not self.gone:
             last = b"0\r\n\r\n"
@@ -164,6 +168,9 @@ class HotCycle:
         if self.response_complete:
             return
         self.gone = True
+        if self._exchange is not None:
+            # At once: not a byte more may be written to this transport.
+            self._exchange.abort(RequestCut("the client closed its connection"))
         task = self.task
         # A task that has not begun would end without a row; it will see `gone` by itself.
         if task is not None and inspect.getcoroutinestate(cast("Any", task.get_coro())) != inspect.CORO_CREATED:

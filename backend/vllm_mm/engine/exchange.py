@@ -49,7 +49,7 @@ class Exchange(Protocol):
 
     @property
     def at_boundary(self) -> bool:
-        """False when a raw sink's last chunk is incomplete, so that nothing can be added to what it got."""
+        """Known when it is over: False when a raw sink's last chunk is incomplete, so that nothing can be added to it."""
         ...
 
     def pause(self) -> None:

@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_carrier", "_chunked", "_complete", "_connection_options", "_eof", "_extra", "_headers", "_held",
-        "_in_body", "_in_chunk", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
+        "_in_body", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
         "_paused", "_previous", "_raw", "_relay", "_sink", "_traffic", "began", "idle_since", "started", "transport",
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._connection_options: bytes | None = None
         self._held = b""
         self._in_body = self._interim = self._complete = self._extra = False
-        self._chunked = self._in_chunk = False
+        self._chunked = False
         self._length: int | None = None
         self._mode = _NO_BODY
         self._left = 0
@@ -105,12 +105,16 @@ class Connection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    @property
-    def at_boundary(self) -> bool:
-        """The sink's bytes so far end between two chunks of the engine's framing (or there is none, or it was decoded)."""
-        if not self._raw or self._mode != _CHUNKED:
+    def ends_at_boundary(self) -> bool:
+        """Whether the sink's bytes end between two chunks of the engine's framing (or have none, or were decoded).
+        Only for a connection that is given up: the parser is asked, by feeding it an end, and is of no use afterwards."""
+        if not self._in_body or not self._raw or self._mode != _CHUNKED:
             return True
-        return not self._in_chunk and self._previous[-2:] in {b"", b"\r\n"}
+        try:
+            self._parser.feed_data(b"0\r\n\r\n")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            return False
+        return self._complete
 
     def pause(self) -> None:
         if not self._paused and self.transport is not None and not self.transport.is_closing():
@@ -139,8 +143,13 @@ class Connection(asyncio.Protocol):
         self._traffic.reads += 1
         try:
             if self._in_body:
-                body = data
                 self._parser.feed_data(data)
+                if not self._complete and self._mode != _LENGTH and self._raw:
+                    # Nearly every event of every stream.
+                    sink.data(data)
+                    self._previous = data if len(data) >= 5 else self._previous[-5:] + data
+                    return
+                body = data
                 self._check_framing(body)
                 if self._raw:
                     sink.data(body)
@@ -152,7 +161,7 @@ class Connection(asyncio.Protocol):
                 self._check_framing(body)
                 sink.data(body if self._raw else b"")
             self._previous = body if len(body) >= 5 else self._previous[-5:] + body
-            if self._complete:
+            if self._complete and self._carrier is not None:
                 self._finish()
         except (Broken, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"the engine's answer is not valid HTTP: {_why(error)}")
@@ -234,12 +243,6 @@ class Connection(asyncio.Protocol):
         sink = cast("ResponseSink", self._sink)
         self.started = True
         sink.head(status, headers, chunked=self._mode == _CHUNKED, length=self._length)
-
-    def on_chunk_header(self) -> None:
-        self._in_chunk = True
-
-    def on_chunk_complete(self) -> None:
-        self._in_chunk = False
 
     def on_message_complete(self) -> None:
         if self._interim:

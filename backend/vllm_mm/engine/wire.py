@@ -54,7 +54,7 @@ class _Exchange:
 
     @property
     def at_boundary(self) -> bool:
-        return self._boundary if self._connection is None else self._connection.at_boundary
+        return self._boundary
 
     def pause(self) -> None:
         self._paused = True
@@ -70,7 +70,7 @@ class _Exchange:
         # Whether `done` is resolved says nothing about the connection: who is cancelled while awaiting it cancels it too.
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._boundary = connection.at_boundary
+            self._boundary = connection.ends_at_boundary()
             connection.let_go()
         if self._dial is not None:
             self._dial.cancel()
@@ -85,7 +85,7 @@ class _Exchange:
 
     def failed(self, connection: Connection, reason: str) -> None:
         self._connection = None
-        self._boundary = connection.at_boundary
+        self._boundary = connection.ends_at_boundary()
         if not connection.began and not self._retried and (self._reused or self._request.method in _IDEMPOTENT):
             self._retried = True
             self.dial()

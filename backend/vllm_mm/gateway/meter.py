@@ -1,6 +1,5 @@
 """What a request used: times and bytes as they pass, tokens from a bounded tail when it is over."""
 
-import contextlib
 import re
 from collections import deque
 from typing import Final
@@ -127,10 +126,12 @@ def _last_usage(text: bytes) -> _Counts | None:
 
 def _usage_at(text: bytes, at: int) -> _Counts | None:
     value = _object_after(text, at + 7) if at >= 0 else None
-    if value is not None:
-        with contextlib.suppress(msgspec.MsgspecError):
-            return _decode(value)
-    return None
+    if value is None:
+        return None
+    try:
+        return _decode(value)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _object_after(text: bytes, at: int) -> bytes | None:

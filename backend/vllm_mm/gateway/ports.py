@@ -109,6 +109,10 @@ class Client(Protocol):
 
     def data(self, chunk: bytes) -> None: ...
 
+    def writer(self) -> Callable[[bytes], None]:
+        """The shortest way for pieces after the first: `data`, or what it would end in."""
+        ...
+
     def finish(self) -> None:
         """The answer is complete."""
         ...

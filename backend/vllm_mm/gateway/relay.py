@@ -19,6 +19,9 @@ CLIENT_GONE: Final = 499
 """What the ledger says when the client left before it had a status (nginx's convention)."""
 
 
+_NO_USAGE: Final = Usage()
+
+
 class Call:
     """A request as it came in."""
 
@@ -101,9 +104,14 @@ class Relay:
             self.request.body = ()  # the engine answers: nobody needs it any more
             self.call.body = b""
         events = False
-        for name, value in headers:
+        answer = self.own_headers()
+        for field in headers:
+            name = field[0]
             if name == b"content-type":
-                events = value.startswith(b"text/event-stream")
+                events = field[1].startswith(b"text/event-stream")
+            elif name == b"x-request-id":
+                continue
+            answer.append(field)
         if self.waiting:
             if status != 200 or not events:
                 self.muted = True
@@ -111,8 +119,6 @@ class Relay:
             return
         self.status = status
         self.events = events
-        answer = self.own_headers()
-        answer += [h for h in headers if h[0] != b"x-request-id"]
         if status in {204, 304}:
             self._start(answer, Framing.EMPTY, length)
         elif self._rewriter is not None:
@@ -130,9 +136,13 @@ class Relay:
 
     def data(self, chunk: bytes) -> None:
         if chunk:
+            self.meter.piece(chunk)
             if self.first_at is None:
                 self.first_at = self._now()
-            self.meter.piece(chunk)
+                if self._rewriter is None:
+                    self._write(chunk)
+                    self._write = self.client.writer()
+                    return
         if self._rewriter is None:
             self._write(chunk)
         elif not self.muted:
@@ -249,24 +259,24 @@ class Relay:
     def row(self, now: float, wall: float) -> RequestRecord:
         call, spec, key = self.call, self.spec, self.key
         arrived = call.arrived
-        return RequestRecord(
-            id=self.row_id,
-            at=wall - (now - arrived),
-            route=call.route.name,
-            model=None if spec is None else spec.id,
-            asked=self.asked,
-            key=None if key is None else key.id,
-            stream=self.stream,
-            outcome=self.outcome or Outcome.INTERNAL,
-            status=self.status,
-            error=self.error,
-            queued_s=None if self.leased_at is None else self.leased_at - arrived,
-            ttft_s=None if self.first_at is None else self.first_at - arrived,
-            total_s=now - arrived,
-            bytes_in=self.size_in,
-            bytes_out=self.meter.size,
-            usage=self.meter.usage() if self.meter.size else Usage(),
-            generation=self.generation,
+        return RequestRecord(  # by position: it is made for every request
+            self.row_id,
+            wall - (now - arrived),
+            call.route.name,
+            None if spec is None else spec.id,
+            self.asked,
+            None if key is None else key.id,
+            self.stream,
+            self.outcome or Outcome.INTERNAL,
+            self.status,
+            self.error,
+            None if self.leased_at is None else self.leased_at - arrived,
+            None if self.first_at is None else self.first_at - arrived,
+            now - arrived,
+            self.size_in,
+            self.meter.size,
+            self.meter.usage() if self.meter.size else _NO_USAGE,
+            self.generation,
         )
 
 
