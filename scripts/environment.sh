@@ -80,12 +80,12 @@ build_dashboard() {
   fi
   say "building the dashboard"
   mkdir -p -m 700 "$root/.state"
+  # Chained, for `set -e` does not count inside a condition.
   if (
-    cd "$root/frontend"
+    cd "$root/frontend" || exit 1
     lock=$(sha256sum package-lock.json 2>/dev/null | cut -d' ' -f1)
     if [[ ! -f node_modules/.complete || $(<node_modules/.complete) != "$lock" ]]; then
-      npm ci --no-audit --no-fund --loglevel=error
-      printf '%s\n' "$lock" >node_modules/.complete
+      npm ci --no-audit --no-fund --loglevel=error && printf '%s\n' "$lock" >node_modules/.complete || exit 1
     fi
     npm run --silent build
   ) >"$root/.state/dashboard-build.log" 2>&1; then
