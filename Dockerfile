@@ -10,7 +10,7 @@ FROM node:22-slim AS dashboard
 WORKDIR /src
 COPY . .
 RUN mkdir -p backend/vllm_mm/static \
-    && if [ -f frontend/package.json ]; then cd frontend && npm ci --no-audit --no-fund && npm run build; fi
+    && if [ -f frontend/package.json ]; then cd frontend && npm install --no-save --no-audit --no-fund && npm run build; fi
 
 FROM ${BASE}
 USER root
