@@ -6,6 +6,7 @@ Inputs are handled one after another, to the end, in the turn of the event loop 
 
 import asyncio
 import contextlib
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -19,6 +20,7 @@ from vllm_mm.domain.lifecycle import Instance, State
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.engine import progress
 from vllm_mm.engine.lease import LeaseGate
+from vllm_mm.engine.notes import note
 from vllm_mm.engine.ports import (
     Address,
     EngineProcess,
@@ -36,6 +38,12 @@ log = logging.getLogger(__name__)
 MEMORY_DEADLINE = 30.0
 """Seconds to wait for the memory of a reaped engine to be seen free, before an alert says that it is not."""
 HEALTH_MISSES = 3
+NOTE_PATIENCE = 2.0
+"""Seconds that the end of an engine waits for its row to be deleted; later is harmless, for the row's pid is dead."""
+_LASTING = frozenset({
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
+    errno.EROFS, errno.E2BIG,
+})  # fmt: skip
 ADOPTION_DEADLINE = 10.0
 """Seconds in which an engine of an earlier controller has to prove that it works."""
 
@@ -188,6 +196,7 @@ class ModelInstance:
         finally:
             await control.close()
         self._attach(process)
+        self.gate.last_used = self._tools.clock.now()  # nobody knows when it was; a sleeper's gate stays closed
         self._started_wall = process.record.started_at
         await self.ask(lc.Adopt(process.record.generation, "adopted at boot", asleep=asleep))
         return True
@@ -197,7 +206,16 @@ class ModelInstance:
         process, self._process = self._process, None
         await self.close()
         if process is not None:
+            await self._write_at_last(process.record)
             await process.close()
+
+    async def _write_at_last(self, record: LaunchRecord) -> None:
+        """Once more, for the database may not have taken it yet: without its row an engine is not adopted."""
+        try:
+            async with asyncio.timeout(ADOPTION_DEADLINE):
+                await self._tools.store.save(record)
+        except Exception:
+            log.exception("%s: its process is not written down, so it will be ended instead of adopted", self.spec.id)
 
     async def close(self) -> None:
         """End the actor's tasks; the process must be gone or handed over."""
@@ -298,19 +316,26 @@ class ModelInstance:
     def _emit(self, kind: str, *, cause: str = "", data: Mapping[str, Any] | None = None) -> None:
         self._tools.journal.emit(kind, model=self.spec.id, cause=cause, data=data)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Work that has to come to its end whatever the state becomes."""
-        self._keep(self._tasks, work)
+        return self._keep(self._tasks, work)
+
+    def _note(
+        self, what: str, write: Callable[[], Coroutine[Any, Any, None]], *, wanted: Callable[[], bool] | None = None
+    ) -> asyncio.Task[None]:
+        """Write something down that no engine has to wait for, or to suffer for."""
+        return self._run(note(write, self._tools.clock, f"{self.spec.id}: {what}", wanted=wanted))
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
         """Work that belongs to the present state and is dropped with it."""
         self._keep(self._watchers, work)
 
-    def _keep(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    def _keep(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         group.add(task)
         task.add_done_callback(group.discard)
         task.add_done_callback(self._report)
+        return task
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -342,13 +367,15 @@ class ModelInstance:
             process = await asyncio.shield(self._launching)
         except (OSError, MMError) as error:
             self._launching = None
-            self.tell(lc.Exited(generation, f"could not be started: {error}", permanent=True))
+            self.tell(lc.Exited(generation, f"could not be started: {error}", permanent=_permanent(error)))
             return
         if self._state.generation != generation or self._state.state is not State.STARTING:
             return
         self._launching = None
         self._attach(process)
-        await self._tools.store.save(process.record)
+        self._note(
+            "its process", lambda: self._tools.store.save(process.record), wanted=lambda: self._process is process
+        )
         await self._until_ready(generation)
 
     def _attach(self, process: EngineProcess) -> None:
@@ -371,9 +398,9 @@ class ModelInstance:
         self.tell(lc.Exited(generation, detail, permanent=known is not None and known.permanent))
 
     def _on_line(self, generation: int, line: str) -> None:
-        info = progress.parse(line)
         if self._state.state is not State.STARTING or self._state.generation != generation:
             return
+        info = progress.parse(line)
         if info is None:
             self.tell(lc.Progressed(generation))
             return
@@ -390,7 +417,8 @@ class ModelInstance:
         control, delay = self._require_control(), 0.03
         while True:
             if await self._answers(control):
-                self.tell(lc.Progressed(generation, lc.Progress("probe")))
+                if self._state.progress.phase != "probe":  # once: being asked again and again is no sign of life
+                    self.tell(lc.Progressed(generation, lc.Progress("probe")))
                 try:
                     self._fingerprint_answer = await control.probe(self.gate.engine_name, self.spec.task)
                 except MMError as error:
@@ -419,13 +447,14 @@ class ModelInstance:
 
     def _remember_start(self, before: Instance, after: Instance) -> None:
         ready = after.state is State.READY
-        wall = self._tools.clock.wall()
-        self._run(
-            self._tools.store.record_start(
-                self.spec.id, before.generation, self._started_wall, wall if ready else None, dict(self._phases),
-                "ready" if ready else "failed" if after.then is not lc.Then.STOPPED else "cancelled", after.reason,
-            )
-        )  # fmt: skip
+        outcome = "ready" if ready else "failed" if after.then is not lc.Then.STOPPED else "cancelled"
+        began, ended, phases = self._started_wall, self._tools.clock.wall() if ready else None, dict(self._phases)
+        self._note(
+            "its start",
+            lambda: self._tools.store.record_start(
+                self.spec.id, before.generation, began, ended, phases, outcome, after.reason
+            ),
+        )
 
     # Ready.
 
@@ -500,7 +529,7 @@ class ModelInstance:
             held = dict(process.record.device_bytes)
             if not await self._tools.inventory.wait_free(held, before, MEMORY_DEADLINE):
                 self._emit("alert.memory_not_back", data={"devices": sorted(held), "waited_s": MEMORY_DEADLINE})
-        await self._tools.store.forget(self.spec.id, generation)
+        await self._forget(generation)
         if self._state.generation != generation or self._state.state is not State.STOPPING:
             return  # A second stop of the same launch, and the first one has told.
         if self._unfollow is not None:
@@ -511,6 +540,14 @@ class ModelInstance:
         self.tell(lc.Reaped(generation))
         if process is not None:
             await process.close()
+
+    async def _forget(self, generation: int) -> None:
+        forgotten = self._note("its end", lambda: self._tools.store.forget(self.spec.id, generation))
+        patience = asyncio.ensure_future(self._tools.clock.sleep(NOTE_PATIENCE))
+        try:
+            await asyncio.wait({forgotten, patience}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            patience.cancel()
 
     async def _whatever_started(self) -> EngineProcess | None:
         if self._launching is not None:
@@ -536,6 +573,11 @@ class ModelInstance:
         if self._control is None:
             raise RuntimeError(f"{self.spec.id} is {self.state.value} without a control channel")
         return self._control
+
+
+def _permanent(error: OSError | MMError) -> bool:
+    """Whether only a change can mend a launch that did not come about; a system that is short of something recovers."""
+    return not isinstance(error, OSError) or error.errno in _LASTING
 
 
 async def _sleeps(control: ControlChannel) -> bool:

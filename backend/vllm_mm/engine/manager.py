@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.errors import Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
+from vllm_mm.domain.errors import ConfigError, Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, Reset, State
 from vllm_mm.domain.residency import Device, Ledger, Resident
@@ -138,7 +138,7 @@ class ProcessManager:
 
     def _lane(self, model: str, tickets: tuple[Ticket, ...]) -> Lane | None:
         instance = self._instance(model)
-        if instance is None:
+        if instance is None or model not in self.catalog:
             return None
         wish = self._wishes.get(model)
         state = State.STARTING if model in self._loading_events else instance.state
@@ -161,7 +161,7 @@ class ProcessManager:
         if self._closing:
             return ShuttingDown("The server is shutting down. Try again in a few seconds.", retry_after=5.0)
         instance = self._instance(ticket.model)
-        if instance is None:
+        if instance is None or ticket.model not in self.catalog:
             return UnknownModel(f"The model `{ticket.model}` does not exist any more.")
         i = instance.snapshot
         if i.state in {State.FAILED, State.BACKOFF}:
@@ -218,14 +218,22 @@ class ProcessManager:
             try:
                 async with asyncio.timeout(DB_DEADLINE):
                     await self._tools.store.save(self._intent(instance.spec, loading))
+            except ConfigError as error:
+                self._give_up(loading, error.message)
             except Exception as error:  # whatever the database says, the promise has to be undone
-                self._give_up(loading, f"the database did not take the launch: {error}")
-                return None
-            if loading.ok is not None:  # called off while the row was written
+                self._give_up(loading, f"the database did not take the launch: {error!r}")
+            if loading.ok is not None:  # given up, or called off while the row was written
+                self._spare(victims, load)
                 return None
         for victim in victims:
             victim.tell(self._eviction(load))
         return loading
+
+    def _spare(self, victims: Sequence[ModelInstance], load: Load) -> None:
+        """They were promised away, but not told. If another load counts on what one leaves, it has to go all the same."""
+        for victim in victims:
+            if not self._room.stay(victim.spec.id):
+                victim.tell(self._eviction(load))
 
     def _mark(self, instance: ModelInstance, load: Load) -> Loading:
         wish = self._wishes.get(load.model)
@@ -262,8 +270,25 @@ class ProcessManager:
                 await instance.ask(lc.Start(loading.cause))
         except TimeoutError:
             self._give_up(loading, f"no room on its devices after {patience:.0f} s")
-        except MMError as error:
-            self._give_up(loading, error.message)
+        except (Conflict, ValueError) as error:
+            self._decide_again(loading, str(error))
+        except Exception as error:
+            log.exception("the load of %s failed", model)
+            self._give_up(loading, f"internal error: {error!r}")
+
+    def _decide_again(self, loading: Loading, reason: str) -> None:
+        """What the load was decided on is gone (a sleeper died before it could wake): those who wait go on waiting, and
+        the next round decides anew."""
+        model = loading.load.model
+        if self._loading_events.get(model) is not loading:
+            return
+        del self._loading_events[model]
+        self._room.profiled(model)
+        if self._instances[model].state not in lc.LIVE:
+            self._room.release(model)
+        self._emit("swap.given_up", model, reason)
+        loading.settle(ok=False, reason=reason)
+        self._waiting.kick()
 
     def _give_up(self, loading: Loading, reason: str) -> None:
         """A load that never became a process: give the room back and answer everybody, once."""
@@ -349,7 +374,7 @@ class ProcessManager:
             raise ShuttingDown("The server is shutting down.")
         if instance.state is State.READY or model in self._loading_events:
             return
-        if instance.state in {State.FAILED, State.BACKOFF}:
+        if instance.state in {State.FAILED, State.BACKOFF, State.STOPPING}:
             await instance.ask(Reset(cause))
         self._dismissed.discard(model)
         self._wishes[model] = Wish(self._tools.clock.now(), urgent, cause)
@@ -475,6 +500,9 @@ class ProcessManager:
     def set_catalog(self, catalog: Catalog) -> None:
         """What may be asked for from now on; what becomes of running engines is `control.reload`'s business."""
         self.catalog = catalog
+        for model in self._instances:
+            if model not in catalog:
+                self._waiting.fail(model, UnknownModel(f"The model `{model}` does not exist any more."))
         self._waiting.kick()
 
     # What anybody may look at.

@@ -48,7 +48,8 @@ class Room:
         reservation = self.ledger.reservations.get(model)
         if reservation is None:
             raise ValueError(f"{model} has no reservation")
-        devices = [d for d in reservation.device_bytes if self.ledger.devices[d].kind in PROFILES_MEMORY]
+        known = self.ledger.devices
+        devices = [d for d in reservation.device_bytes if d in known and known[d].kind in PROFILES_MEMORY]
         if any(self._profiling.get(d, model) != model for d in devices) or not self.ledger.fits_now(model):
             return False
         self._profiling.update(dict.fromkeys(devices, model))
