@@ -39,7 +39,7 @@ export function App({ live }: { live: LiveFeed }) {
 
   return (
     <>
-      <Header status={data?.status} connection={feed.connection} onKey={() => setClosed(false)} />
+      <Header status={data?.status} connection={wanted === null ? feed.connection : { kind: "refused", why: wanted }} onKey={() => setClosed(false)} />
       <main>
         <Attention alerts={data?.status.alerts ?? []} own={ownTrouble(error, wanted, dataUpdatedAt, () => setClosed(false))} />
         {data === undefined ? (

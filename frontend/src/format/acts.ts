@@ -27,6 +27,8 @@ const MAIN: Record<State, Act | null> = {
   stopping: null,
 };
 
+const LIVE: ReadonlySet<State> = new Set(["ready", "sleeping", "draining", "suspending", "starting", "waking"]);
+
 /** What the first button of the row does; null while there is nothing to do but wait or stop. */
 export function mainAct(instance: Instance | null): Act | null {
   if (instance === null) return "start";
@@ -34,7 +36,8 @@ export function mainAct(instance: Instance | null): Act | null {
 }
 
 export function canStop(instance: Instance | null): boolean {
-  return instance !== null && instance.state !== "stopping" && (instance.state !== "stopped" || instance.pending);
+  if (instance === null) return false;
+  return instance.pending ? instance.state !== "stopping" : LIVE.has(instance.state);
 }
 
 function loading(instance: Instance): boolean {
@@ -59,7 +62,7 @@ export function question(act: "stop" | "sleep", model: string, instance: Instanc
     else points.push("No request waits for this load.");
     return { title: `Call off the load of ${model}?`, points, confirm: "Call off" };
   }
-  points.push(running === 0 ? `${flying(0)}.` : `${flying(running)}: the drain timeout is the longest that ${running === 1 ? "it" : "they"} may take to finish.`);
+  points.push(running === 0 ? `${flying(0)}.` : `${flying(running)}. What is not finished after \`swap.drain_timeout\` goes as \`swap.on_drain_timeout\` says.`);
   if (waiting > 0) points.push(`${count(waiting, "request waits", "requests wait")} in the queue for it.`);
   if (act === "sleep") {
     points.push("Its weights move to the host's memory, and the next request wakes it.");

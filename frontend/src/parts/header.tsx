@@ -12,8 +12,8 @@ export function Header({ status, connection, onKey }: { status: Status | undefin
       <h1>
         vllm-mm <span className="version">{status?.version ?? ""}</span>
       </h1>
-      <ConnectionState connection={connection} />
       <span className="facts">{status !== undefined && `up ${duration(status.uptime_s)}`}</span>
+      <ConnectionState connection={connection} />
       <nav aria-label="Server">
         <a href="docs">API docs</a>
         {key !== null ? (
@@ -48,8 +48,8 @@ function Countdown({ until }: { until: number }) {
   const seconds = Math.ceil((until - useNow()) / 1000);
   // Read out once, not every second.
   return (
-    <>
+    <span>
       Not connected<span aria-hidden="true">{seconds > 0 ? `, again in ${seconds} s` : ""}</span>
-    </>
+    </span>
   );
 }

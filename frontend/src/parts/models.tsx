@@ -57,33 +57,50 @@ export function Models(props: { models: readonly Model[]; removed: readonly Inst
 
 function ModelRow({ row, sent, onAct }: { row: Row } & Acting) {
   const { id, model, instance } = row;
+  const why = reasonOf(instance);
   return (
-    <tr>
-      <th scope="row">
-        <span className="name">{id}</span>
-        <span className="under">{model === null ? "removed; its engine still runs" : describe(model)}</span>
-      </th>
-      <td>
-        <StateCell instance={instance} />
-      </td>
-      <td data-label="Requests">
-        {instance === null || (instance.in_flight === 0 && instance.queued === 0) ? (
-          <span className="none">none</span>
-        ) : (
-          <span>
-            {instance.in_flight} in flight
-            <span className="under">{instance.queued} queued</span>
-          </span>
-        )}
-      </td>
-      <td data-label="Memory">
-        <MemoryCell model={model} instance={instance} />
-      </td>
-      <td className="acts">
-        {model !== null && <Acts model={model} sent={sent} onAct={onAct} />}
-      </td>
-    </tr>
+    <>
+      <tr>
+        <th scope="row">
+          <span className="name">{id}</span>
+          <span className="under">{model === null ? "removed; its engine still runs" : describe(model)}</span>
+        </th>
+        <td>
+          <StateCell instance={instance} />
+        </td>
+        <td data-label="Requests">
+          {instance === null || (instance.in_flight === 0 && instance.queued === 0) ? (
+            <span className="none">none</span>
+          ) : (
+            <span>
+              {instance.in_flight} in flight
+              <span className="under">{instance.queued} queued</span>
+            </span>
+          )}
+        </td>
+        <td data-label="Memory">
+          <MemoryCell model={model} instance={instance} />
+        </td>
+        <td className="acts">
+          {model !== null && <Acts model={model} sent={sent} onAct={onAct} />}
+        </td>
+      </tr>
+      {why !== "" && (
+        <tr className="why">
+          <td colSpan={5}>
+            <span className="unseen">Why {id} is so: </span>
+            <Prose text={why} />
+          </td>
+        </tr>
+      )}
+    </>
   );
+}
+
+/** Why it is down, or what it waits for; empty where the state says enough. */
+function reasonOf(instance: Instance | null): string {
+  if (instance === null || LOADS.includes(instance.state)) return "";
+  return instance.pending || instance.state === "failed" || instance.state === "backoff" ? instance.reason : "";
 }
 
 function describe(model: Model): string {
@@ -97,7 +114,7 @@ const TRANSIENT: readonly string[] = [...LOADS, "draining", "suspending", "stopp
 
 function StateCell({ instance }: { instance: Instance | null }) {
   if (instance === null) return <StateMark state="stopped" wanted={false} />;
-  const { state, progress, pending, reason } = instance;
+  const { state, progress, pending } = instance;
   const passing = TRANSIENT.includes(state);
   const facts: string[] = [];
   if (progress.phase !== "" && LOADS.includes(state)) facts.push(`${progress.phase}${progress.percent === null ? "" : ` ${Math.round(progress.percent)} %`}`);
@@ -105,7 +122,6 @@ function StateCell({ instance }: { instance: Instance | null }) {
   if (progress.eta_s !== null) facts.push(`about ${about(progress.eta_s)} left`);
   if (instance.idle_s !== null) facts.push(`idle ${duration(instance.idle_s)}`);
   if (instance.failures > 0) facts.push(`${instance.failures} failed`);
-  const telling = reason !== "" && (pending || state === "failed" || state === "backoff") && !LOADS.includes(state);
   return (
     <>
       <span className="state-line">
@@ -113,11 +129,6 @@ function StateCell({ instance }: { instance: Instance | null }) {
         <span className="facts">{facts.join(" · ")}</span>
       </span>
       {LOADS.includes(state) && <Progress instance={instance} />}
-      {telling && (
-        <span className="under reason">
-          <Prose text={reason} />
-        </span>
-      )}
     </>
   );
 }
@@ -146,7 +157,7 @@ function MemoryCell({ model, instance }: { model: Model | null; instance: Instan
   if (model === null) return <span className="none">none</span>;
   return (
     <span className="none">
-      would take {bytes(model.footprint.per_device * model.devices.count)}
+      needs {bytes(model.footprint.per_device * model.devices.count)}
       <span className="under">{SOURCES[model.footprint.source]}</span>
     </span>
   );

@@ -36,11 +36,15 @@ export function Queue({ queue }: { queue: QueueState }) {
                   {entry.ticket}
                 </td>
                 <td data-label="Waits">
-                  {duration(entry.waited_s)} <span className="note">of {duration(entry.waited_s + entry.deadline_in_s)}</span>
+                  <span>
+                    {duration(entry.waited_s)} <span className="note">of {about(entry.waited_s + entry.deadline_in_s)}</span>
+                  </span>
                 </td>
                 <td data-label="ETA">{entry.eta_s === null ? "not known" : about(entry.eta_s)}</td>
                 <td data-label="Why">
-                  <Prose text={entry.why} />
+                  <span>
+                    <Prose text={entry.why} />
+                  </span>
                 </td>
               </tr>
             ))}

@@ -1,6 +1,7 @@
 import { tell } from "../format/events";
 import type { Feed } from "../live/feed";
 import { clockTime } from "./clock";
+import { Prose } from "./prose";
 import { Section } from "./section";
 
 /** The latest events, the newest first. */
@@ -33,7 +34,11 @@ export function Timeline({ feed }: { feed: Feed }) {
                 <span className="what">
                   {tone === "bad" && <span className="unseen">Trouble: </span>}
                   {what}
-                  {more !== "" && <span className="under">{more}</span>}
+                  {more !== "" && (
+                    <span className="under" title={more}>
+                      <Prose text={more} />
+                    </span>
+                  )}
                 </span>
               </li>
             );
