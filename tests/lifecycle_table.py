@@ -4,9 +4,10 @@ A *place* is a state with what tells its sub-states apart: `draining>sleep`, `st
 """
 
 from vllm_mm.domain import lifecycle as lc
+from vllm_mm.domain.specs import RetryPolicy, StartLimits
 
-RETRY = lc.RetryPolicy(backoff=2.0, backoff_max=10.0, max_failures=3, stable_after=60.0)
-LIMITS = lc.StartLimits(stall=50.0, deadline=100.0)
+RETRY = RetryPolicy(backoff=2.0, backoff_max=10.0, max_failures=3, stable_after=60.0)
+LIMITS = StartLimits(stall=50.0, deadline=100.0)
 TIMEOUTS = lc.Timeouts(suspend=20.0, wake=30.0, stop=5.0)
 
 
