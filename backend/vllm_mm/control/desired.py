@@ -1,8 +1,13 @@
 """Models that are to be kept ready: those with `preload` (at boot) and those that are pinned (always)."""
 
+import logging
+
 from vllm_mm.clock import Clock
+from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.engine.manager import ProcessManager
+
+log = logging.getLogger(__name__)
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -25,12 +30,18 @@ class Keeper:
     async def preload(self) -> None:
         for spec in self._manager.catalog:
             if spec.preload or self._manager.pinned(spec):
-                await self._manager.start(spec.id, "preload", urgent=False)
+                await self._start(spec.id, "preload")
 
     async def look(self) -> None:
         """One round: a pinned model that fell over comes back once its backoff is over."""
         for spec in self._manager.catalog:
             if not self._manager.pinned(spec) or self._manager.dismissed(spec.id):
                 continue
-            if self._manager.require(spec.id).state is State.STOPPED:
-                await self._manager.start(spec.id, "pinned", urgent=False)
+            await self._start(spec.id, "pinned", only_from=State.STOPPED)
+
+    async def _start(self, model: str, cause: str, *, only_from: State | None = None) -> None:
+        try:
+            if only_from is None or self._manager.require(model).state is only_from:
+                await self._manager.start(model, cause, urgent=False)
+        except MMError as error:  # removed in this moment, or the server is ending
+            log.info("%s is not kept ready: %s", model, error)

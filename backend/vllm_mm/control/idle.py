@@ -1,9 +1,14 @@
 """Instances that nobody uses sleep, then stop, after the times of their spec."""
 
+import logging
+
 from vllm_mm.clock import Clock
+from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.specs import IdlePolicy
 from vllm_mm.engine.manager import ProcessManager
+
+log = logging.getLogger(__name__)
 
 EVERY = 1.0
 """Seconds between two looks."""
@@ -41,7 +46,10 @@ class IdleWatch:
                 continue
             idle = self._clock.now() - instance.gate.last_used
             act = idle_act(spec.idle, instance.state, idle, can_sleep=self._manager.can_sleep(spec))
-            if act is Goal.STOP:
-                await self._manager.stop(spec.id, f"idle for {idle:.0f} s")
-            elif act is Goal.SLEEP:
-                await self._manager.sleep(spec.id, f"idle for {idle:.0f} s")
+            try:
+                if act is Goal.STOP:
+                    await self._manager.stop(spec.id, f"idle for {idle:.0f} s")
+                elif act is Goal.SLEEP:
+                    await self._manager.sleep(spec.id, f"idle for {idle:.0f} s")
+            except MMError as error:  # it changed in this moment; the next round looks again
+                log.info("%s is idle, but: %s", spec.id, error)

@@ -33,7 +33,7 @@ class Readings:
                 await self._inventory.refresh()
                 self._manager.observe_devices()
                 await self._measure()
-            except OSError:
+            except Exception:  # the database, /proc, a driver: the next round may be luckier
                 log.exception("reading the devices failed")
             await self._clock.sleep(EVERY)
 

@@ -1,13 +1,12 @@
 """What the server is made of: the only place where concrete classes meet. Everything else is handed what it works with."""
 
-import asyncio
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from vllm_mm import __version__
 from vllm_mm.api.dependencies import Services
@@ -15,6 +14,7 @@ from vllm_mm.api.metrics import Metrics
 from vllm_mm.api.problems import explain
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control import boot, declared, rules
+from vllm_mm.control.background import Background
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.idle import IdleWatch
@@ -118,33 +118,23 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             metrics.observe_request(row)
             rows.add(row)
 
+        background = Background()
         gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings))
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics,
-            checks=(rows.problem,),
+            checks=(rows.problem, background.problem),
         )  # fmt: skip
-        background: list[Coroutine[Any, Any, None]] = [
-            Keeper(manager, clock).run(),
-            IdleWatch(manager, clock).run(),
-            Readings(manager, inventory, launches, clock).run(),
-            Retention(database, journal, settings.retention, clock).run(),
-            metrics.follow(journal),
-        ]
-        tasks = [asyncio.create_task(work) for work in background]
-        stack.push_async_callback(_cancel, tasks)
+        background.start("what is kept ready", Keeper(manager, clock).run())
+        background.start("idle times", IdleWatch(manager, clock).run())
+        background.start("readings", Readings(manager, inventory, launches, clock).run())
+        background.start("retention", Retention(database, journal, settings.retention, clock).run())
+        background.start("metrics of events", metrics.follow(journal))
+        stack.push_async_callback(background.close)
         yield Server(
             settings, clock, manager, queue, journal, keyring, services, gateway, models, admin_secret, inventory.notes
         )
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    for result in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(result, Exception):
-            log.error("a background task had failed", exc_info=result)
 
 
 async def read_catalog(settings: Settings, models: Models) -> Catalog:

@@ -1,0 +1,98 @@
+"""What runs in the background goes on whatever one round meets; a task that ended is told by `/ready`."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fakes_engine import model, world
+from vllm_mm.control.background import Background
+from vllm_mm.control.desired import Keeper
+from vllm_mm.control.idle import IdleWatch
+from vllm_mm.control.readings import Readings
+from vllm_mm.domain.errors import Conflict, UnknownModel
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.specs import IdlePolicy
+
+
+async def test_readings_go_on_when_the_database_does_not_take_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A footprint that cannot be written down is no reason to stop looking at the devices."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        rounds = 0
+
+        async def measure() -> int:
+            nonlocal rounds
+            rounds += 1
+            raise RuntimeError("database is locked")
+
+        monkeypatch.setattr(w.manager.require("a"), "measure", measure)
+        readings = Readings(w.manager, w.manager._tools.inventory, w.store, w.clock)
+        task = asyncio.create_task(readings.run())
+        await w.clock.advance(21.0)
+        assert rounds >= 4
+        task.cancel()
+
+
+async def test_one_model_in_trouble_does_not_keep_the_others_from_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pinned model that was removed in this moment: the others are started all the same, and the looking goes on."""
+    async with world(model("a", 4, pinned=True), model("b", 4, pinned=True)) as w:
+        start = w.manager.start
+
+        async def starting(name: str, cause: str, *, urgent: bool = True) -> None:
+            if name == "a":
+                raise UnknownModel("The model `a` does not exist.")
+            await start(name, cause, urgent=urgent)
+
+        monkeypatch.setattr(w.manager, "start", starting)
+        keeper = asyncio.create_task(Keeper(w.manager, w.clock).run())
+        await w.clock.advance(1.0)
+        assert w.starts == ["b"]
+        w.processes["b"].die(1)
+        await w.clock.advance(10.0)
+        assert w.starts == ["b", "b"]
+        assert not keeper.done()
+        keeper.cancel()
+
+
+async def test_the_idle_watch_goes_on_when_one_model_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance that changed its state in this moment is looked at again in the next round."""
+    spec: dict[str, Any] = {"idle": IdlePolicy(None, 5.0)}
+    async with world(model("a", 4, **spec), model("b", 4, **spec)) as w:
+        await w.ready("a", "b")
+        stop, refused = w.manager.stop, 0
+
+        async def stopping(name: str, cause: str, *, force: bool = False) -> None:
+            nonlocal refused
+            if name == "a" and not refused:
+                refused += 1
+                raise Conflict("a is suspending")
+            await stop(name, cause, force=force)
+
+        monkeypatch.setattr(w.manager, "stop", stopping)
+        watch = asyncio.create_task(IdleWatch(w.manager, w.clock).run())
+        await w.clock.advance(10.0)
+        assert refused
+        assert {w.manager.require(m).state for m in ("a", "b")} == {State.STOPPED}
+        watch.cancel()
+
+
+async def test_a_background_task_that_ended_is_a_problem(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody would notice otherwise; while all run there is none."""
+
+    async def work() -> None:
+        await asyncio.sleep(3600)
+
+    async def broken() -> None:
+        raise RuntimeError("boom")
+
+    background = Background()
+    background.start("idle times", work())
+    await asyncio.sleep(0)
+    assert background.problem() is None
+    background.start("readings", broken())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert background.problem() == "readings: ended, RuntimeError('boom')"
+    assert "boom" in caplog.text
+    await background.close()
