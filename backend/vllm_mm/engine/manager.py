@@ -46,6 +46,7 @@ class WaitingRoom(Protocol):
     async def admit(self, ticket: Ticket) -> Lease: ...
     def waits(self, model: str) -> bool: ...
     def count(self, model: str) -> int: ...
+    def first(self, model: str) -> str: ...
     def position(self, ticket: str, model: str) -> int: ...
     def why(self, model: str) -> str: ...
     def kick(self) -> None: ...
@@ -238,9 +239,12 @@ class ProcessManager:
     def _mark(self, instance: ModelInstance, load: Load) -> Loading:
         wish = self._wishes.get(load.model)
         loading = Loading(
-            load=load, generation=instance.snapshot.generation + 1, token=secrets.token_hex(16),
-            began=self._tools.clock.now(), cause=wish.cause if wish is not None else load.reason,
-        )  # fmt: skip
+            load=load,
+            generation=instance.snapshot.generation + 1,
+            token=secrets.token_hex(16),
+            began=self._tools.clock.now(),
+            cause=wish.cause if wish is not None else f"request {self._waiting.first(load.model)}",
+        )
         self._loading_events[load.model] = loading
         self._emit(
             "swap.planned", load.model, loading.cause,

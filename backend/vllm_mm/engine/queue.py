@@ -191,6 +191,12 @@ class InferenceQueue:
         lane = self._lanes.get(model)
         return len(lane.waiters) if lane is not None else 0
 
+    def first(self, model: str) -> str:
+        """The ticket that has waited longest; empty when nobody waits."""
+        lane = self._lanes.get(model)
+        waiters = lane.waiters if lane is not None else []
+        return min(waiters, key=lambda w: w.ticket.arrived).ticket.id if waiters else ""
+
     @property
     def size(self) -> int:
         return self._size

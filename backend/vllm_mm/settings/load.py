@@ -36,8 +36,8 @@ from vllm_mm.settings.nodes import (
 )
 
 PREFIX = "VLLM_MM_"
-NOT_SETTINGS = frozenset({"VLLM_MM_URL", "VLLM_MM_TOKEN", "VLLM_MM_CONFIG"})
-"""Variables with our prefix that belong to the command line."""
+NOT_SETTINGS = frozenset({"VLLM_MM_URL", "VLLM_MM_TOKEN", "VLLM_MM_CONFIG", "VLLM_MM_VLLM_CPU", "VLLM_MM_PIP_ARGS"})
+"""Variables with our prefix that belong to the command line and to the scripts."""
 FILE_NAME = "vllm-mm.yaml"
 
 
