@@ -383,6 +383,8 @@ class ModelInstance:
         self._control = self._tools.control(process.record.address, self.spec.start.probe)
         generation = process.record.generation
         self._unfollow = process.follow(lambda line: self._on_line(generation, line))
+        for line in process.tail(200):  # one that ends at once has said why before anybody listened
+            self._on_line(generation, line)
         self._run(self._watch_exit(process))
 
     async def _watch_exit(self, process: EngineProcess) -> None:

@@ -262,3 +262,20 @@ async def test_an_adopted_sleeper_is_not_idle_since_the_beginning_of_time() -> N
         await IdleWatch(w.manager, w.clock).look()
         await w.clock.advance(1.0)
         assert w.manager.require("a").state is State.STOPPED
+
+
+async def test_the_last_words_of_an_engine_that_ended_at_once_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wrote why and ended before anybody followed its log: the known failure is recognised all the same."""
+    async with world(model("a")) as w:
+        start = w.manager._tools.launcher.start
+
+        async def starting(plan: Any) -> Any:
+            process: Any = await start(plan)
+            process.lines.append("OSError: [Errno 98] Address already in use")
+            process.die(1)
+            return process
+
+        monkeypatch.setattr(w.manager._tools.launcher, "start", starting)
+        waiting = ask(w, "a")
+        await w.clock.advance(1.0)
+        assert "The engine's address is taken by another process" in str(waiting.exception())
