@@ -125,9 +125,19 @@ EDGES: dict[str, dict[str, str]] = {
         "deadline": "stopping>backoff",
     },
     "stopping>stopped": {"reaped": "stopped"},
-    "stopping>backoff": {"reaped": "backoff", "kill": "stopping>stopped", "reset": "stopping>stopped"},
-    "stopping>failed": {"reaped": "failed", "kill": "stopping>stopped", "reset": "stopping>stopped"},
-    "backoff": {"kill": "stopped", "reset": "stopped", "deadline": "stopped"},
+    "stopping>backoff": {
+        "reaped": "backoff",
+        "kill": "stopping>stopped",
+        "drain to stop": "stopping>stopped",
+        "reset": "stopping>stopped",
+    },
+    "stopping>failed": {
+        "reaped": "failed",
+        "kill": "stopping>stopped",
+        "drain to stop": "stopping>stopped",
+        "reset": "stopping>stopped",
+    },
+    "backoff": {"kill": "stopped", "drain to stop": "stopped", "reset": "stopped", "deadline": "stopped"},
     "failed": {"reset": "stopped"},
 }
 """Every change of place; whatever is not listed changes none. `deadline` is a tick when the deadline has come."""

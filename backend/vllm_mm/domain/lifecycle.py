@@ -208,11 +208,11 @@ def _drain(i: Instance, event: Drain, now: float) -> Step:
             return i, ()
         case State.SLEEPING if event.goal is Goal.STOP:
             return _stop(i, now, Then.STOPPED, event.cause, event.cause)
-        case State.STARTING | State.WAKING if event.goal is Goal.STOP:
+        case State.STARTING | State.WAKING | State.BACKOFF | State.STOPPING if event.goal is Goal.STOP:
             return _kill(i, Kill(event.cause), now)
         case State.SUSPENDING if event.goal is Goal.STOP:
             return _stop(i, now, Then.STOPPED, event.cause, event.cause)
-        case State.STOPPED | State.STOPPING | State.BACKOFF | State.FAILED if event.goal is Goal.STOP:
+        case State.STOPPED | State.FAILED if event.goal is Goal.STOP:
             return i, ()
         case State.SLEEPING | State.SUSPENDING:
             return i, ()
