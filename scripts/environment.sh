@@ -85,8 +85,7 @@ build_dashboard() {
     cd "$root/frontend" || exit 1
     lock=$(sha256sum package-lock.json 2>/dev/null | cut -d' ' -f1)
     if [[ ! -f node_modules/.complete || $(<node_modules/.complete) != "$lock" ]]; then
-      # `npm ci` refuses a lock that lacks an optional package of another system; `install --no-save` takes the lock as it is.
-      npm install --no-save --no-audit --no-fund --loglevel=error && printf '%s\n' "$lock" >node_modules/.complete || exit 1
+      npm ci --no-audit --no-fund --loglevel=error && printf '%s\n' "$lock" >node_modules/.complete || exit 1
     fi
     npm run --silent build
   ) >"$root/.state/dashboard-build.log" 2>&1; then

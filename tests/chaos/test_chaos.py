@@ -209,7 +209,11 @@ class Chaos:
             if row is None:
                 if not near and sent.result != "lost" and not (sent.result == "left" and sent.ended - sent.at < 0.1):
                     wrong.append(f"no row for {sent}")
-            elif (sent.result == "ok" and row[0] != "ok") or (sent.result.startswith("refused") and row[1] != int(sent.result.split()[1])) or (sent.result == "cut" and row[0] == "ok" and not near):
+            elif (
+                (sent.result == "ok" and row[0] != "ok")
+                or (sent.result.startswith("refused") and row[1] != int(sent.result.split()[1]))
+                or (sent.result == "cut" and row[0] == "ok" and not near)
+            ):
                 wrong.append(f"{sent} is recorded as {row}")
         return wrong
 
