@@ -43,6 +43,8 @@ TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
 class WaitingRoom(Protocol):
     """The InferenceQueue, as the manager sees it."""
 
+    @property
+    def size(self) -> int: ...
     async def admit(self, ticket: Ticket) -> Lease: ...
     def waits(self, model: str) -> bool: ...
     def count(self, model: str) -> int: ...
@@ -363,8 +365,13 @@ class ProcessManager:
         self._waiting.kick()
 
     def slot_freed(self, model: str) -> None:
-        if self._queue is not None and self._queue.waits(model):
-            self._queue.kick()
+        queue = self._queue
+        if queue is None:
+            return
+        # Those who wait for the model may have its slot; those who wait for another may have its room once it is idle.
+        wanted = queue.size or self._wishes
+        if queue.waits(model) or (wanted and not self._instances[model].gate.count):
+            queue.kick()
 
     # What operators and policies ask.
 

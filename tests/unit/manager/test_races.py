@@ -279,3 +279,18 @@ async def test_the_last_words_of_an_engine_that_ended_at_once_are_heard(monkeypa
         waiting = ask(w, "a")
         await w.clock.advance(1.0)
         assert "The engine's address is taken by another process" in str(waiting.exception())
+
+
+async def test_a_victim_that_becomes_idle_goes_at_once() -> None:
+    """The last lease of the one ends while another waits for its room: the swap begins then, not at the next look."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        held = w.manager.fast_lease(w.ticket("a"))
+        assert held is not None
+        waiting = ask(w, "b")
+        await w.clock.advance(1.0)
+        assert w.manager.loading("b") is None
+        w.manager.take_back(held)
+        await w.clock.advance(0.1)
+        assert waiting.result() == "b"
