@@ -186,7 +186,7 @@ async def test_a_start_answers_at_once_while_traffic_runs_on(api: Admin, remote:
             times.append(time.perf_counter() - began)
             assert answer.status_code in {200, 202}
     stop.set()
-    assert all(served > 10 for served in await asyncio.gather(*running))
+    assert all(served > 1 for served in await asyncio.gather(*running))
     idle, start = (sorted(times)[5] for times in took.values())
     assert start - idle < 0.05, took
 

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from vllm_mm.api.tally import RequestTally
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.usage import RequestRecord
@@ -26,23 +27,8 @@ class Metrics:
 
     def __init__(self, manager: ProcessManager, queue: InferenceQueue, version: str) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._requests = Counter(
-            "vllm_mm_requests",
-            "Requests by model, key and outcome.",
-            ("model", "key", "outcome"),
-            registry=self.registry,
-        )
-        self._tokens = Counter("vllm_mm_tokens", "Tokens by model and kind.", ("model", "kind"), registry=self.registry)
-        self._ttft = Histogram(
-            "vllm_mm_ttft_seconds", "Arrival to the first byte of the answer's body.", ("model",),
-            buckets=_FAST, registry=self.registry,
-        )  # fmt: skip
-        self._total = Histogram(
-            "vllm_mm_request_seconds", "Arrival to the end.", ("model",), buckets=_FAST, registry=self.registry
-        )
-        self._queued = Histogram(
-            "vllm_mm_queue_wait_seconds", "Arrival to the lease.", ("model",), buckets=_FAST, registry=self.registry
-        )
+        self._tally = RequestTally(_FAST)
+        self.registry.register(self._tally)
         self._swaps = Counter(
             "vllm_mm_swaps", "Loads (start, wake) and evictions (evict), by the scheduler's reason.",
             ("model", "kind", "reason"), registry=self.registry,
@@ -65,20 +51,7 @@ class Metrics:
 
     def observe_request(self, record: RequestRecord) -> None:
         """A request has ended."""
-        model = record.model or ""
-        self._requests.labels(model, record.key or "", record.outcome.value).inc()
-        self._total.labels(model).observe(record.total_s)
-        if record.ttft_s is not None:
-            self._ttft.labels(model).observe(record.ttft_s)
-        if record.queued_s is not None:
-            self._queued.labels(model).observe(record.queued_s)
-        for kind, count in (
-            ("prompt", record.usage.prompt_tokens),
-            ("completion", record.usage.completion_tokens),
-            ("cached", record.usage.cached_tokens),
-        ):
-            if count:
-                self._tokens.labels(model, kind).inc(count)
+        self._tally.add(record)
 
     def observe_event(self, event: Event) -> None:
         """Something happened."""

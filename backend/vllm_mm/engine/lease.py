@@ -60,9 +60,11 @@ class Lease:
             if on_started is not None:
                 on_started(exchange)
             await exchange.done
+        except BaseException:
+            exchange.abort(RequestCut("the request was given up"))
+            raise
         finally:
             self._exchange = None
-            exchange.abort(RequestCut("the request was given up"))
 
     def _revoke(self, error: MMError) -> None:
         self._revoked = error

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import fcntl
-import gc
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from vllm_mm.cli.options import ServeOptions
 from vllm_mm.control import reload, rules
 from vllm_mm.control.shutdown import hand_over, hurry, shutdown
 from vllm_mm.domain.errors import ConfigError, MMError
+from vllm_mm.gateway.memory import settle
 from vllm_mm.main.assembly import Server, assemble, read_catalog
 from vllm_mm.settings import Settings, SettingsError, load
 
@@ -103,9 +103,7 @@ async def _serve(settings: Settings, options: ServeOptions) -> int:
             up = asyncio.create_task(uv.up.wait())
             await asyncio.wait({serving, up}, return_when=asyncio.FIRST_COMPLETED)
             up.cancel()
-            # What stays for ever is not looked at again by the garbage collector, whose full rounds stall everybody.
-            gc.collect()
-            gc.freeze()
+            settle()
             _announce(server, listener.getsockname()[1])
             await serving
             return await end.finish()
