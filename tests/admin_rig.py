@@ -39,7 +39,7 @@ SCOPES = {ADMIN: Scope.ADMIN, OPERATE: Scope.OPERATE, READ: Scope.READ, INFER: S
 
 
 ROW = RequestRecord(
-    id="req_1", at=1.0, route="/v1/chat/completions", model="a", asked="a", key="key_x", stream=True,
+    id="req_1", request_id="mine", at=1.0, route="/v1/chat/completions", model="a", asked="a", key="key_x", stream=True,
     outcome=Outcome.OK, status=200, error=None, queued_s=0.1, ttft_s=0.2, total_s=1.5, bytes_in=10, bytes_out=20,
     usage=Usage(3, 4, None), generation=1,
 )  # fmt: skip

@@ -86,6 +86,7 @@ def upgrade() -> None:
         "requests",
         sa.Column("row", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("request_id", sa.String(length=200), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("day", sa.Integer(), nullable=False),
         sa.Column("route", sa.String(length=200), nullable=False),
@@ -109,7 +110,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("id", name=op.f("uq_requests_id")),
     )
     op.create_index(op.f("ix_requests_at"), "requests", ["at"])
-    op.create_index(op.f("ix_requests_day"), "requests", ["day"])
     op.create_index(op.f("ix_requests_key_at"), "requests", ["key", "at"])
     op.create_index(op.f("ix_requests_model_at"), "requests", ["model", "at"])
 
@@ -134,7 +134,6 @@ def downgrade() -> None:
     op.drop_table("starts")
     op.drop_index(op.f("ix_requests_model_at"), table_name="requests")
     op.drop_index(op.f("ix_requests_key_at"), table_name="requests")
-    op.drop_index(op.f("ix_requests_day"), table_name="requests")
     op.drop_index(op.f("ix_requests_at"), table_name="requests")
 
     op.drop_table("requests")

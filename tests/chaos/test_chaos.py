@@ -278,7 +278,7 @@ async def test_chaos(chaos: Chaos) -> None:
 
     assert await serving.stop() == 0, serving.log[-3000:]
     assert serving.left() == {}
-    rows = serving.rows("select id, outcome, status from requests where id like 'chaos-%'")
+    rows = serving.rows("select request_id, outcome, status from requests where request_id like 'chaos-%'")
     assert len({r[0] for r in rows}) == len(rows), "a request has two rows"
     wrong = chaos.accounted({r[0]: (r[1], r[2]) for r in rows})
     assert not wrong, wrong[:5]

@@ -226,6 +226,7 @@ class RequestOut(Out):
     """A row of the request ledger."""
 
     id: str
+    request_id: str
     at: float
     route: str
     model: str | None

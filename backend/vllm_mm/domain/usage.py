@@ -39,6 +39,9 @@ class RequestRecord:
     """The ledger's row. Times in seconds; durations are None for stages that were not reached."""
 
     id: str
+    """Ours; never repeats."""
+    request_id: str
+    """What the client saw in `X-Request-Id`: its own id if it gave one, and then it may repeat."""
     at: float
     """Unix time of arrival."""
     route: str

@@ -92,7 +92,7 @@ class Gateway:
 
     def cancel(self, request_id: str, cause: str) -> bool:
         """End a request by its id (the client's or ours). False when there is none."""
-        found = [r for r in self._running.values() if request_id in {r.id, r.row_id, r.own_id}]
+        found = [r for r in self._running.values() if request_id in {r.id, r.own_id}]
         for relay in found:
             relay.stop(RequestCut(f"The request was cancelled by {cause}."))
         return bool(found)
@@ -141,7 +141,7 @@ class Gateway:
         head = read_head(call.headers)
         given = self._names.given(head.request_id)
         if given is not None:
-            relay.id, relay.row_id = given, self._names.row(given, relay.own_id)
+            relay.id = given
         if head.origin is not None and (head.origin in self.rules.origins or b"*" in self.rules.origins):
             relay.origin = head.origin
         relay.key = key = self.keys.identify(head.authorization, head.api_key)

@@ -115,7 +115,6 @@ class Names:
     def __init__(self) -> None:
         self._prefix = f"req_{secrets.token_hex(6)}_"
         self._count = itertools.count(1)
-        self._lent: dict[str, None] = {}
 
     def new(self) -> str:
         return self._prefix + str(next(self._count))
@@ -125,13 +124,3 @@ class Names:
         if value is None or _REQUEST_ID.fullmatch(value) is None:
             return None
         return value.decode("ascii")
-
-    def row(self, given: str, own: str) -> str:
-        """The id of the ledger's row, which has to be unique: the client's the first time that it is seen, afterwards
-        with our own behind it."""
-        if given in self._lent:
-            return f"{given}~{own}"
-        if len(self._lent) >= 65536:
-            del self._lent[next(iter(self._lent))]
-        self._lent[given] = None
-        return given

@@ -85,7 +85,7 @@ class Relay:
     def __init__(self, call: Call, client: Client, own_id: str, now: Callable[[], float]) -> None:
         self.call = call
         self.client = client
-        self.id = self.own_id = self.row_id = own_id
+        self.id = self.own_id = own_id
         self.raw = client.raw
         self.meter = Meter()
         self.size_in = len(call.body)
@@ -260,7 +260,8 @@ class Relay:
         call, spec, key = self.call, self.spec, self.key
         arrived = call.arrived
         return RequestRecord(  # by position: it is made for every request
-            self.row_id,
+            self.own_id,
+            self.id,
             wall - (now - arrived),
             call.route.name,
             None if spec is None else spec.id,

@@ -113,6 +113,8 @@ class Request(Base):
     __tablename__ = "requests"
     row: Mapped[int] = mapped_column(_BIG_KEY, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(String(200), unique=True)
+    request_id: Mapped[str] = mapped_column(String(200))
+    """The client's own if it gave one: it may repeat."""
     at: Mapped[float] = mapped_column(index=True)
     day: Mapped[int]
     """Days since 1970-01-01 in UTC, for sums by day that every database can do."""
@@ -134,7 +136,7 @@ class Request(Base):
     cached_tokens: Mapped[int | None]
     generation: Mapped[int | None]
 
-    __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"), Index(None, "day"))
+    __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"))
 
 
 class Key(Base):

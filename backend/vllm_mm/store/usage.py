@@ -149,6 +149,7 @@ def _conditions(where: Filter) -> list[ColumnElement[bool]]:
 def _values(record: RequestRecord) -> dict[str, Any]:
     return {
         "id": record.id,
+        "request_id": record.request_id,
         "at": record.at,
         "day": int(record.at // _DAY),
         "route": record.route,
@@ -174,6 +175,7 @@ def _values(record: RequestRecord) -> dict[str, Any]:
 def _record(row: Row[Any]) -> RequestRecord:
     return RequestRecord(
         id=row.id,
+        request_id=row.request_id,
         at=row.at,
         route=row.route,
         model=row.model,

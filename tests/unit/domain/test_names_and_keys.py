@@ -148,7 +148,7 @@ def test_addresses_for_people() -> None:
 def test_records_hold_what_they_are_given() -> None:
     """Frozen: a ledger row, an event and a launch cannot be changed after the fact."""
     row = RequestRecord(
-        "req_1", 1.0, "/v1/embeddings", "b", "b", None, False, Outcome.OK, 200, None, 0.0, 0.1, 0.2, 1, 2, Usage(3), 1
+        "req_1", "mine", 1.0, "/v1/embeddings", "b", "b", None, False, Outcome.OK, 200, None, 0.0, 0.1, 0.2, 1, 2, Usage(3), 1
     )  # fmt: skip
     launch = LaunchRecord("b", 1, "t", 2, 3, "boot", Address(), Path("w"), Path("l"), "f", {"d0": 1}, 4.0)
     for record, name in ((row, "status"), (launch, "pid"), (Event(1, 1.0, "instance.ready"), "seq")):

@@ -26,7 +26,7 @@ LAUNCH = LaunchRecord(
     workdir=Path("/w"), log=Path("/l"), fingerprint="f" * 16, device_bytes={"0": 2**36}, started_at=1.5,
 )  # fmt: skip
 REQUEST = RequestRecord(
-    id="req_1", at=86_400 * 20_000 + 5.0, route="/v1/chat/completions", model="a", asked="alias", key="key_1", stream=True,
+    id="req_1", request_id="mine", at=86_400 * 20_000 + 5.0, route="/v1/chat/completions", model="a", asked="alias", key="key_1", stream=True,
     outcome=Outcome.OK, status=200, error=None, queued_s=0.1, ttft_s=0.2, total_s=1.5, bytes_in=10, bytes_out=2**40,
     usage=Usage(3, 4, 1), generation=2,
 )  # fmt: skip
