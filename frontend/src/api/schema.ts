@@ -919,6 +919,8 @@ export interface components {
         RequestOut: {
             /** Id */
             id: string;
+            /** Request Id */
+            request_id: string;
             /** At */
             at: number;
             /** Route */
