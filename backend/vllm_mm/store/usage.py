@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, case, func, select
@@ -72,8 +73,17 @@ class Ledger:
         fate is unknown can be written again."""
         if not records:
             return
+        rows = [_values(r) for r in records]
+        insert = self._database.insert_new(Request, "id")
         async with self._database.write() as connection:
-            await connection.execute(self._database.insert_new(Request, "id"), [_values(r) for r in records])
+            compiled = insert.compile(dialect=connection.dialect, column_keys=list(rows[0]))
+            order: list[str] | None = compiled.positiontup
+            if order is None:
+                await connection.execute(insert, rows)
+            else:
+                # Straight to the driver: the expression language would look at each value of each row once more.
+                in_order = itemgetter(*order)
+                await connection.exec_driver_sql(str(compiled), [in_order(row) for row in rows])
 
     async def get(self, request_id: str) -> RequestRecord | None:
         async with self._database.read() as connection:
