@@ -252,8 +252,9 @@ class ModelInstance:
                 refused = effect.reason
             else:
                 self._perform(effect)
+        if after is not before or isinstance(event, lc.Tick):
+            self._arm()  # after a tick in any case: a loop's timer may fire a moment before its time
         if after is not before:
-            self._arm()
             self._host.changed(self, before, after)
         if answer is not None and not answer.done():
             if refused is None:

@@ -294,3 +294,21 @@ async def test_a_victim_that_becomes_idle_goes_at_once() -> None:
         w.manager.take_back(held)
         await w.clock.advance(0.1)
         assert waiting.result() == "b"
+
+
+async def test_a_timer_that_fires_early_loses_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop counts a delay from the beginning of the loop's turn, so that a timer may fire some milliseconds early."""
+    async with world(model("a", retry=RetryPolicy(backoff=5.0))) as w:
+        call_at = w.clock.call_at
+
+        def early(when: float, callback: Callable[[], object]) -> Any:
+            left = when - w.clock.now()
+            return call_at(when - 0.004 if left > 0.004 else w.clock.now() + 0.001, callback)
+
+        monkeypatch.setattr(w.clock, "call_at", early)
+        await w.ready("a")
+        w.processes["a"].die(1)
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.BACKOFF
+        await w.clock.advance(5.0)
+        assert w.manager.require("a").state is State.STOPPED
