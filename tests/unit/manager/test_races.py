@@ -302,8 +302,7 @@ async def test_a_timer_that_fires_early_loses_no_deadline(monkeypatch: pytest.Mo
         call_at = w.clock.call_at
 
         def early(when: float, callback: Callable[[], object]) -> Any:
-            left = when - w.clock.now()
-            return call_at(when - 0.004 if left > 0.004 else w.clock.now() + 0.001, callback)
+            return call_at(max(when - 0.004, w.clock.now() + 0.001), callback)
 
         monkeypatch.setattr(w.clock, "call_at", early)
         await w.ready("a")
