@@ -58,11 +58,8 @@ def services(request: Request) -> Services:
 
 def caller(request: Request) -> Key:
     """Whose request it is. Raises Unauthorized."""
-    authorization, api_key = (request.headers.get(name) for name in ("authorization", "x-api-key"))
-    return services(request).keyring.identify(
-        authorization.encode("latin-1") if authorization is not None else None,
-        api_key.encode("latin-1") if api_key is not None else None,
-    )
+    found = {name: request.headers.get(name) for name in ("authorization", "x-api-key", "host", "origin")}
+    return services(request).keyring.identify(*(v.encode("latin-1") if v is not None else None for v in found.values()))
 
 
 def require(key: Key, scope: Scope) -> Key:

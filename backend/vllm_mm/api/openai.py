@@ -97,7 +97,7 @@ class OpenAIApp:
 
     def _reader(self, headers: Headers) -> Key:
         head = read_head(headers)
-        key = self._gateway.keys.identify(head.authorization, head.api_key)
+        key = self._gateway.keys.identify(head.authorization, head.api_key, head.host, head.origin)
         if not key.allows(Scope.READ):
             require(key, Scope.INFER)
         return key

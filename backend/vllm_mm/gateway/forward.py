@@ -105,7 +105,7 @@ class Gateway:
         """Whether somebody with a good key asks: only then is a large body taken in."""
         head = read_head(headers)
         try:
-            self.keys.identify(head.authorization, head.api_key)
+            self.keys.identify(head.authorization, head.api_key, head.host, head.origin)
         except Unauthorized:
             return False
         return True
@@ -144,7 +144,7 @@ class Gateway:
             relay.id = given
         if head.origin is not None and (head.origin in self.rules.origins or b"*" in self.rules.origins):
             relay.origin = head.origin
-        relay.key = key = self.keys.identify(head.authorization, head.api_key)
+        relay.key = key = self.keys.identify(head.authorization, head.api_key, head.host, head.origin)
         if call.refused is not None:
             raise call.refused
         require(key, Scope.INFER)

@@ -35,6 +35,7 @@ class Head:
     request_id: bytes | None = None
     authorization: bytes | None = None
     api_key: bytes | None = None
+    host: bytes | None = None
     wait: bytes | None = None
     priority: bytes | None = None
     progress: bytes | None = None
@@ -56,6 +57,8 @@ def read_head(headers: Headers) -> Head:
                 head.api_key = field[1]
             elif name == b"x-request-id":
                 head.request_id = field[1]
+            elif name == b"host":
+                head.host = field[1]
             elif name == b"connection" and field[1].lower() not in {b"keep-alive", b"close"}:
                 named = field[1] if named is None else named + b"," + field[1]
         elif name[0] == 120 and name.startswith(_OURS):

@@ -1,6 +1,7 @@
 """Who asks: keys in memory, found without a hash on the hot path."""
 
 from collections.abc import Iterable
+from ipaddress import ip_address
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import Forbidden, Unauthorized
@@ -12,10 +13,16 @@ _REMEMBERED = 4096
 class Keyring:
     """All issued keys. `replace` whenever one is made or revoked; nothing here waits or touches the database."""
 
-    def __init__(self, clock: Clock, *, open_to_all: bool = False) -> None:
-        """`open_to_all`: `auth.mode: none`, everybody is the anonymous administrator."""
+    def __init__(
+        self, clock: Clock, *, open_to_all: bool = False, any_host: bool = False, origins: Iterable[bytes] = ()
+    ) -> None:
+        """`open_to_all`: `auth.mode: none`, everybody is the anonymous administrator; but not every web page that such
+        a person looks at, unless it is one of `origins`. `any_host`: reached by other names than this machine's own
+        (`auth.force`)."""
         self._clock = clock
         self._open = open_to_all
+        self._any_host = any_host
+        self._origins = frozenset(origins)
         self._by_digest: dict[str, Key] = {}
         self._seen_bearer: dict[bytes, Key] = {}
         self._seen_plain: dict[bytes, Key] = {}
@@ -26,13 +33,16 @@ class Keyring:
         self._seen_bearer.clear()
         self._seen_plain.clear()
 
-    def identify(self, authorization: bytes | None, api_key: bytes | None) -> Key:
+    def identify(
+        self, authorization: bytes | None, api_key: bytes | None, host: bytes | None = None, origin: bytes | None = None
+    ) -> Key:
         """The key behind `Authorization: Bearer` or `x-api-key`. Raises Unauthorized.
 
         Header values that were good once are remembered as they are; bad ones never, so guessing costs the guesser a
         hash and us no memory.
         """
         if self._open:
+            self._check_page(host, origin)
             return ANONYMOUS
         if authorization is not None:
             key = self._seen_bearer.get(authorization)
@@ -54,6 +64,20 @@ class Keyring:
             raise Unauthorized("This API key is revoked or has expired. Ask for a new one.")
         return key
 
+    def _check_page(self, host: bytes | None, origin: bytes | None) -> None:
+        """Without keys a browser's user would lend its access to each page it opens. Raises Forbidden for a page of
+        another origin, and for a host name that is not this machine's: a page can have its own name point here."""
+        if origin is not None and not self._origins & {origin, b"*"} and origin.partition(b"://")[2] != host:
+            raise Forbidden(
+                "A web page of another origin may not use this server while it has no keys (auth.mode: none). "
+                "Add the page's origin to cors.origins, or use auth.mode: keys."
+            )
+        if host is not None and not self._any_host and not _is_local(host):
+            raise Forbidden(
+                f"This server has no keys (auth.mode: none) and answers to localhost and IP addresses only, not to "
+                f"`{host.decode('latin-1')}`. Use auth.mode: keys to give it a name."
+            )
+
     def _look_up(self, presented: bytes, secret: bytes, seen: dict[bytes, Key]) -> Key:
         key = self._by_digest.get(digest(secret.decode("latin-1")))
         if key is None:
@@ -62,6 +86,19 @@ class Keyring:
             seen.clear()
         seen[presented] = key
         return key
+
+
+def _is_local(host: bytes) -> bool:
+    """An IP address or localhost, with or without a port: names that no page can have made point here."""
+    name = host.decode("latin-1").lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def require(key: Key, scope: Scope) -> None:

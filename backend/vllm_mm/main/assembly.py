@@ -105,7 +105,12 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         stack.push_async_callback(queue.close)
 
         keys = Keys(database, clock)
-        keyring = Keyring(clock, open_to_all=settings.auth.mode == "none")
+        keyring = Keyring(
+            clock,
+            open_to_all=settings.auth.mode == "none",
+            any_host=settings.auth.force,
+            origins=(o.encode() for o in settings.cors.origins),
+        )
         admin_secret = await keys.ensure_admin() if settings.auth.mode == "keys" else None
         keyring.replace(await keys.all())
         metrics = Metrics(manager, queue, __version__)

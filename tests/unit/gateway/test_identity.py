@@ -99,3 +99,34 @@ def test_scopes() -> None:
     require(Key("k", "op", "", frozenset({Scope.ADMIN})), Scope.READ)
     with pytest.raises(Forbidden, match=r"`ada`.*`operate`"):
         require(GOOD, Scope.OPERATE)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "good"),
+    [
+        (b"127.0.0.1:8000", None, True),
+        (b"localhost:8000", None, True),
+        (b"[::1]:8000", None, True),
+        (b"192.168.1.5:8000", None, True),
+        (None, None, True),
+        (b"127.0.0.1:8000", b"http://127.0.0.1:8000", True),
+        (b"127.0.0.1:8000", b"https://chat.example.org", True),
+        (b"127.0.0.1:8000", b"https://evil.example.org", False),
+        (b"127.0.0.1:8000", b"null", False),
+        (b"evil.example.org:8000", b"http://evil.example.org:8000", False),
+        (b"evil.example.org:8000", None, False),
+    ],
+)
+def test_without_keys_other_pages_are_kept_out(host: bytes | None, origin: bytes | None, good: bool) -> None:
+    """`auth.mode: none`: the person at this machine may do everything, the web pages in their browser may not."""
+    keys = Keyring(FakeClock(), open_to_all=True, origins=[b"https://chat.example.org"])
+    if good:
+        assert keys.identify(None, None, host, origin) is ANONYMOUS
+    else:
+        with pytest.raises(Forbidden, match=r"auth\.mode"):
+            keys.identify(None, None, host, origin)
+
+
+def test_a_forced_open_server_answers_to_any_name() -> None:
+    """`auth.force`: behind a reverse proxy with a name of its own."""
+    assert Keyring(FakeClock(), open_to_all=True, any_host=True).identify(None, None, b"gpu.lan", None) is ANONYMOUS
