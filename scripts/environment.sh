@@ -56,7 +56,8 @@ make_environment() {
   if [[ ! -x $venv/bin/uv ]]; then
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input 'uv>=0.9' || fail "${advice[@]}"
   fi
-  export UV_NO_PROGRESS=1 UV_LINK_MODE=copy
+  # The certificates that this machine trusts, as pip and npm do: a network may have an authority of its own.
+  export UV_NO_PROGRESS=1 UV_LINK_MODE=copy UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1
   VIRTUAL_ENV=$venv "$venv/bin/uv" pip install --quiet --require-hashes -r "$root/requirements.lock" || fail "${advice[@]}"
   VIRTUAL_ENV=$venv "$venv/bin/uv" pip install --quiet --no-deps -e "$root" || fail "${advice[@]}"
   printf '%s %s\n' "$(environment_wanted)" "$root" >"$venv/.complete.new"
