@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import vllm_mm
@@ -235,3 +236,40 @@ async def test_memory_in_foreign_use_is_waited_for_and_said() -> None:
         # The second began when the first had sized its memory, not before: no failure, no retry.
         assert kinds.count("starting") == kinds.count("ready") == 2
         assert "backoff" not in kinds
+
+
+async def test_engines_that_ask_for_a_key_get_their_own() -> None:
+    """`{api_key}` in the arguments or the environment of a command is a secret of its launch, which the server sends and
+    nobody else knows; a later controller knows it too. For `vllm` and `sim` engines a key is refused with the reason."""
+    engine = [sys.executable, "-m", "vllm_mm.sim"]
+    env = {"PYTHONPATH": str(_backend())}
+    models = {
+        "argued": {
+            "engine": "command", "memory": "1GiB", "env": env,
+            "command": [*engine, "argued", "--port", "{port}", "--api-key", "{api_key}"],
+        },
+        "silent": {
+            "engine": "command", "memory": "1GiB", "env": {**env, "VLLM_API_KEY": "{api_key}"},
+            "command": [*engine, "silent", "--uds", "{socket}"],
+        },
+        "own": sim(model={"env": {"VLLM_API_KEY": "sk-1"}}),
+    }  # fmt: skip
+    async with running(models, own_devices=True) as it:
+        keyed = ("argued", "silent")
+        pids = await it.ready(*keyed)
+        it.client.headers["authorization"] = "Bearer the-clients-own"
+        for model in keyed:
+            answer = await it.complete(model)
+            assert answer.status_code == 200, answer.text
+        [(host, port)] = it.serving.rows("select host, port from instances where model = 'argued'")
+        async with httpx.AsyncClient(trust_env=False) as stranger:
+            assert (await stranger.get(f"http://{host}:{port}/v1/models")).status_code == 401
+        answer = await it.complete("own")
+        assert answer.status_code == 503
+        assert "VLLM_API_KEY" in answer.text
+        await it.until("own", "failed")
+        it.serving.kill()
+        await it.serving.start()
+        assert [(await it.instance(m))["pid"] for m in keyed] == pids
+        for model in keyed:
+            assert (await it.complete(model)).status_code == 200

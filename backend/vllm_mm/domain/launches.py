@@ -1,7 +1,7 @@
 """What is remembered of a launch, shared by those who make launches and those who store them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -12,6 +12,8 @@ class Address:
     socket: str | None = None
     host: str = "127.0.0.1"
     port: int = 0
+    key: str = field(default="", repr=False)
+    """What the engine asks its callers for, if it asks. Made anew from the launch's token when needed, never stored."""
 
     def __str__(self) -> str:
         return f"unix:{self.socket}" if self.socket else f"{self.host}:{self.port}"

@@ -3,6 +3,7 @@
 Facts about flags and variables: vLLM 0.32 (`vllm/envs.py`, `engine/arg_utils.py`, `platforms/cpu.py`).
 """
 
+import hashlib
 import json
 import math
 import os
@@ -47,6 +48,7 @@ _DROPPED = frozenset({
 _DROPPED_FOR_VLLM = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"})
 """The controller's Python is not the engine's."""
 
+_KEY = "{api_key}"
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
@@ -89,6 +91,15 @@ def address_for(spec: ModelSpec, workdir: Path) -> Address:
     return Address(socket=str(path))
 
 
+def engine_key(spec: ModelSpec, token: str) -> str:
+    """The secret that `{api_key}` stands for in a launch of `spec`; empty where the spec does not use it. From the token,
+    so that the next controller knows it too."""
+    texts = (*spec.command, *spec.env.values())
+    if spec.engine is not EngineKind.COMMAND or not any(_KEY in text for text in texts):
+        return ""
+    return hashlib.sha256(f"engine key {token}".encode()).hexdigest()[:40]
+
+
 def build(
     spec: ModelSpec,
     *,
@@ -106,7 +117,7 @@ def build(
     """The argument list and the whole environment of one launch on the devices of `device_bytes`. What it inherits comes
     from `base_env` (default: our own environment).
 
-    Raises ConfigError for what the spec must not say. No secret of ours is in either.
+    Raises ConfigError for what the spec must not say. No secret of ours is in either, but the one that `{api_key}` asks for.
     """
     chosen = [d for d in devices if d.id in device_bytes]
     sleeps = can_sleep(spec, chosen)
@@ -116,7 +127,7 @@ def build(
         case EngineKind.SIM:
             argv = _sim(spec, address, chosen, python, sim_ledger, sleeps=sleeps)
         case EngineKind.COMMAND:
-            argv = _command(spec, address)
+            argv = _command(spec, address, engine_key(spec, token))
     env = _inherited(spec, os.environ if base_env is None else base_env)
     env["TMPDIR"] = str(workdir / _TMP)
     if spec.engine is not EngineKind.COMMAND:
@@ -133,13 +144,21 @@ def build(
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     elif spec.engine is EngineKind.VLLM and "kv-cache-memory-bytes" not in _arguments(spec):
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_cpu_kv_cache_gib(spec, chosen)))
-    env.update(spec.env)
+    env.update(_own_env(spec, token))
     env["SPT_NOENV"] = "1"  # a process that renames itself must not write over its environment (setproctitle)
     # Last: a title that is written over the environment nevertheless eats from its beginning.
     for name, value in ((OWNER_VARIABLE, owner), (LAUNCH_VARIABLE, token)):
         env.pop(name, None)
         env[name] = value
     return argv, env
+
+
+def _own_env(spec: ModelSpec, token: str) -> dict[str, str]:
+    if spec.engine is EngineKind.COMMAND:
+        return {name: value.replace(_KEY, engine_key(spec, token)) for name, value in spec.env.items()}
+    if "VLLM_API_KEY" in spec.env:
+        raise ConfigError(f"{spec.id}: `VLLM_API_KEY` cannot be set in env: {_OURS['api-key']}")
+    return dict(spec.env)
 
 
 def _inherited(spec: ModelSpec, base_env: Mapping[str, str]) -> dict[str, str]:
@@ -268,14 +287,16 @@ def _profile_text(value: ArgValue) -> str:
     return ",".join(_text(item) for item in value) if isinstance(value, list) else _text(value)
 
 
-def _command(spec: ModelSpec, address: Address) -> tuple[str, ...]:
+def _command(spec: ModelSpec, address: Address, key: str) -> tuple[str, ...]:
     if not spec.command:
         raise ConfigError(
             f"{spec.id}: an engine of kind `command` needs `command`, a list of the program and its arguments"
         )
-    values = {"model": spec.model or spec.id, "host": address.host, "port": str(address.port)}
+    values = {"model": spec.model or spec.id, "api_key": key}
     if address.socket:
-        values = {"model": spec.model or spec.id, "socket": address.socket}
+        values |= {"socket": address.socket}
+    else:
+        values |= {"host": address.host, "port": str(address.port)}
 
     def replace(match: re.Match[str]) -> str:
         name = match.group(1)
@@ -283,7 +304,7 @@ def _command(spec: ModelSpec, address: Address) -> tuple[str, ...]:
             return match.group()[0]
         if name in values:
             return values[name]
-        known = "{host}, {port}, {socket} and {model}"
+        known = "{host}, {port}, {socket}, {model} and {api_key}"
         if name in ("host", "port", "socket"):
             raise ConfigError(
                 f"{spec.id}: the command mixes {{socket}} with {{host}} and {{port}}; use the one or the other"

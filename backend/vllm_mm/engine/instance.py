@@ -18,7 +18,7 @@ from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.errors import Conflict, MMError
 from vllm_mm.domain.lifecycle import Instance, State
 from vllm_mm.domain.specs import EngineKind, ModelSpec
-from vllm_mm.engine import progress
+from vllm_mm.engine import command, progress
 from vllm_mm.engine.lease import LeaseGate
 from vllm_mm.engine.notes import note
 from vllm_mm.engine.ports import (
@@ -183,7 +183,7 @@ class ModelInstance:
 
     async def adopt(self, process: EngineProcess) -> bool:
         """Take over a running engine of an earlier controller; False, and nothing changed, when it is of no use."""
-        control = self._tools.control(process.record.address, ADOPTION_DEADLINE)
+        control = self._tools.control(self._address(process.record), ADOPTION_DEADLINE)
         try:
             async with asyncio.timeout(ADOPTION_DEADLINE):
                 if not await self._answers(control):
@@ -289,7 +289,8 @@ class ModelInstance:
                 self._spawn(generation)
             case lc.OpenGate():
                 if self._channel is None:
-                    self._channel = self._tools.inference(self._require_process().record.address, self.spec.concurrency)
+                    address = self._address(self._require_process().record)
+                    self._channel = self._tools.inference(address, self.spec.concurrency)
                     self.gate.open(self._channel, generation, now)
                 else:
                     self.gate.reopen(now)
@@ -381,7 +382,7 @@ class ModelInstance:
 
     def _attach(self, process: EngineProcess) -> None:
         self._process = process
-        self._control = self._tools.control(process.record.address, self.spec.start.probe)
+        self._control = self._tools.control(self._address(process.record), self.spec.start.probe)
         generation = process.record.generation
         self._unfollow = process.follow(lambda line: self._on_line(generation, line))
         for line in process.tail(200):  # one that ends at once has said why before anybody listened
@@ -566,6 +567,9 @@ class ModelInstance:
         if self._control is not None:
             control, self._control = self._control, None
             self._run(control.close())
+
+    def _address(self, record: LaunchRecord) -> Address:
+        return replace(record.address, key=command.engine_key(self.spec, record.token))
 
     def _require_process(self) -> EngineProcess:
         if self._process is None:

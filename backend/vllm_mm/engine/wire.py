@@ -101,7 +101,7 @@ class _Exchange:
         request = self._request
         connection.begin(self, self._sink, no_body=request.method == b"HEAD")
         transport = cast("asyncio.Transport", connection.transport)
-        parts = [request.method, b" ", request.target, b" HTTP/1.1\r\nhost: localhost\r\n"]
+        parts = [request.method, b" ", request.target, self._channel.opening]
         for name, value in request.headers:
             parts += (name, b": ", value, b"\r\n")
         body = request.body
@@ -162,6 +162,10 @@ class InferenceChannel:
         """`limit`: connections kept for reuse. `idle`: seconds after which an unused one is closed; stay below the
         engine's own keep-alive (vLLM: 5 s). `connect_timeout` in seconds."""
         self.address: Final = address
+        self.opening: Final = b" HTTP/1.1\r\nhost: localhost\r\n" + (
+            b"authorization: Bearer %b\r\n" % address.key.encode() if address.key else b""
+        )
+        """How every request's head goes on behind its target."""
         self.connect_timeout: Final = connect_timeout
         self.loop: Final = asyncio.get_running_loop()
         self._limit = limit
@@ -290,7 +294,10 @@ class ControlChannel:
         # An engine closes an idle connection after 5 s (vLLM); questions are rarer than that.
         limits = httpx.Limits(max_keepalive_connections=1, keepalive_expiry=2.0)
         transport = httpx.AsyncHTTPTransport(uds=address.socket, limits=limits, verify=_NO_TLS, trust_env=False)
-        self._client = httpx.AsyncClient(base_url=base, timeout=timeout, transport=transport, trust_env=False)
+        headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
+        self._client = httpx.AsyncClient(
+            base_url=base, timeout=timeout, transport=transport, trust_env=False, headers=headers
+        )
 
     async def healthy(self) -> bool:
         """GET /health is 200. False for everything else, refused connections included."""

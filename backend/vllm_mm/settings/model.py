@@ -341,7 +341,8 @@ class ModelConfig(Section):
     env: dict[str, Text] = {}
     """Environment variables of the engine."""
     command: tuple[Text, ...] = ()
-    """For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in."""
+    """For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in, and
+    `{api_key}` (here and in `env`): a secret of the launch that this server sends with every request."""
     sim: dict[str, ArgValue] = {}
     """For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...)."""
     task: Literal["generate", "embed", "score"] = "generate"
