@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 import httpx
 import pytest
 
-from hard_cases import Case, kill, running, sim, until
+from hard_cases import Case, kill, locked_database, running, sim, until
 from vllm_mm.engine import procfs
 
 RETRY = {"retry": {"backoff": "100ms", "backoff_max": "200ms", "max_failures": 50}}
@@ -315,5 +315,37 @@ async def test_a_term_with_everything_under_way_ends_in_order() -> None:
         assert (status, body[-14:]) == (200, b"data: [DONE]\n\n")
         it.serving.signal(signal.SIGTERM)  # the stream of the draining model has no end: hurry
         assert await it.serving.wait(20) == 0
-        assert it.serving.left() == {}
+
+
+async def test_the_workers_of_a_killed_engine_are_swept() -> None:
+    """A model over two devices whose ranks outlive their core by seconds: all of the launch is ended at once, and both
+    devices are given back before the next launch takes them (each has room for one)."""
+    devices = {"leader": ["g0", "g1"], "core": ["g2", "g3"]}
+    models = {
+        victim: sim(worker_linger="20s", model={**RETRY, "devices": {"ids": ids}}) for victim, ids in devices.items()
+    }
+    own = [{"id": d, "memory": "8GiB", "simulated": True} for ids in devices.values() for d in ids]
+    async with running(models, devices=own) as it:
+
+        async def check(victim: str, leader: int) -> None:
+            tree = it.tree(leader)
+            assert sum("Worker" in name for name in tree.values()) == 2, tree
+            kill(leader if victim == "leader" else next(p for p, name in tree.items() if "EngineCore" in name))
+            await until(lambda: not any(_alive(p) for p in (leader, *tree)), "the end of the launch", 5)
+            assert (await _eventually(it, victim)).status_code == 200
+
+        await asyncio.gather(*(check(v, p) for v, p in zip(models, await it.ready(*models), strict=True)))
+        assert len(it.launches()) == 2
+
+
+async def test_an_end_while_the_database_is_locked() -> None:
+    """SIGTERM while another process holds the database: the engines end in time, and nothing of them is left; the next
+    controller starts as ever."""
+    async with running({"a": sim(), "b": sim()}, own_devices=True) as it:
+        await it.ready("a", "b")
+        with locked_database(it.serving.data / "state.db"):
+            it.serving.signal(signal.SIGTERM)
+            await until(lambda: it.engines() == {}, "the end of the engines", 5)
+        assert await it.serving.wait(20) == 0
         await it.serving.start()
+        assert (await it.complete("a")).status_code == 200

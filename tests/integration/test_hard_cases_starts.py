@@ -12,6 +12,7 @@ import pytest
 
 import vllm_mm
 from hard_cases import running, sim, until
+from serving import Serving
 from vllm_mm.sim import ledger
 
 OFTEN = {"retry": {"backoff": "30s"}}
@@ -217,18 +218,18 @@ async def test_a_load_that_nobody_wants_any_more_is_called_off_where_that_is_set
 async def test_memory_in_foreign_use_is_waited_for_and_said() -> None:
     """Another program holds the device: the model waits, with the reason in the answer, and comes when the memory is
     back; two starts on one device, of which each is right alone, come one after the other."""
-    async with running({"a": sim(startup="200ms"), "b": sim(startup="200ms")}) as it:
-        claims = it.serving.data / "sim"
-        assert await it.serving.stop() == 0
-        ledger.claim(claims, "sim0", os.getpid(), 20 * 2**30, capacity=None)
-        await it.serving.start()
+
+    def claim(serving: Serving, size: int = 20 * 2**30) -> None:
+        ledger.claim(serving.data / "sim", "sim0", os.getpid(), size, capacity=None)
+
+    async with running({"a": sim(startup="200ms"), "b": sim(startup="200ms")}, before=claim) as it:
         assert (await it.get("/api/devices"))[0]["foreign"] == 20 * 2**30
         answer = await it.complete("a", wait=0.5)
         assert answer.status_code == 503
         assert "needs 10.0 GiB" in answer.text, answer.text
         waiting = asyncio.gather(it.complete("a"), it.complete("b"))
         await it.until_queued(2)
-        ledger.claim(claims, "sim0", os.getpid(), 0, capacity=None)
+        claim(it.serving, 0)
         answers = await waiting
         assert [a.status_code for a in answers] == [200, 200], [a.text for a in answers]
         await it.written()

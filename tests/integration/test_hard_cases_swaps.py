@@ -210,3 +210,94 @@ async def test_a_crash_while_others_wait_for_its_room() -> None:
         assert (await it.complete("a")).status_code == 200
         assert await it.outcomes(3) == {"ok": 1, "start_failed": 1, "upstream_died": 1}
         await it.quiet()
+
+
+async def test_streams_wait_for_the_next_start_where_that_is_set() -> None:
+    """`on_teardown: wait`: a stream that meets a drain is held and served by the next launch, not refused."""
+    async with running({"a": sim()}, queue={"on_teardown": "wait"}) as it:
+        await it.ready("a")
+        first = asyncio.create_task(it.streamed("a", tokens=200))
+        await it.in_flight("a", 1)
+        await it.act("a", "stop")
+        second = asyncio.create_task(it.streamed("a"))
+        for status, body in await asyncio.gather(first, second):
+            assert status == 200
+            assert body.endswith(b"data: [DONE]\n\n")
+        assert await it.starts() == 2
+
+
+async def test_a_drain_has_an_end_and_the_cut_is_told() -> None:
+    """A stream longer than `drain_timeout`: `cut` ends it with an error event and without [DONE], its row says cut, and the
+    other model comes; `wait` lets it finish, however long the other one waits, and says so in the events."""
+    swap = {"max_wait": "200ms", "min_dwell": "0s", "drain_timeout": "500ms"}
+    async with running({"a": sim(), "b": sim()}, memory=ONE, swap={**swap, "on_drain_timeout": "cut"}) as it:
+        await it.ready("a")
+        got = bytearray()
+        stream = asyncio.create_task(_read(it, "a", 1800, got))
+        await it.in_flight("a", 1)
+        began = time.monotonic()
+        assert (await it.complete("b")).status_code == 200
+        assert time.monotonic() - began < 4
+        assert await stream is False
+        assert b'"error"' in got
+        assert b"[DONE]" not in got
+        assert await it.outcomes(2) == {"cut": 1, "ok": 1}
+    async with running({"a": sim(), "b": sim()}, memory=ONE, swap={**swap, "on_drain_timeout": "wait"}) as it:
+        await it.ready("a")
+        got = bytearray()
+        stream = asyncio.create_task(_read(it, "a", 600, got))
+        await it.in_flight("a", 1)
+        assert (await it.complete("b")).status_code == 200
+        assert await stream is True
+        assert got.endswith(b"data: [DONE]\n\n")
+        await it.written()
+        assert "alert.drain_overdue" in it.events("a")
+
+
+async def _read(it: Case, model: str, tokens: int, into: bytearray) -> bool:
+    """Whether the stream came to a clean end."""
+    try:
+        async with it.stream(model, tokens=tokens) as answer:
+            async for chunk in answer.aiter_bytes():
+                into.extend(chunk)
+    except httpx.RemoteProtocolError:
+        return False
+    return True
+
+
+async def test_opposite_orders_at_once_come_to_rest() -> None:
+    """Starts, stops, sleeps, wakes and requests for three models that need the same room, at once and again and again:
+    everybody is answered, two are never there together, nothing is held at the end, and each can be served."""
+    async with running({m: sim() for m in "abc"}, memory=ONE, swap={"max_wait": "300ms", "min_dwell": "0s"}) as it:
+        over, most = asyncio.Event(), 0
+        codes: Counter[int] = Counter()
+
+        async def order(model: str, acts: list[str]) -> None:
+            for act in acts * 3:
+                codes[(await it.act(model, act)).status_code] += 1
+                await asyncio.sleep(0.05)
+
+        async def ask(model: str) -> None:
+            for _ in range(4):
+                codes[(await it.complete(model, wait=20)).status_code] += 1
+
+        async def watch() -> None:
+            nonlocal most
+            while not over.is_set():
+                most = max(most, len(it.launches()))
+                await asyncio.sleep(0.02)
+
+        watching = asyncio.create_task(watch())
+        async with asyncio.timeout(60):
+            await asyncio.gather(
+                order("a", ["start", "stop", "sleep", "start"]), order("b", ["start", "restart", "stop"]),
+                order("c", ["start", "sleep", "wake", "drain", "undrain"]), *(ask(m) for m in "abcabc"),
+            )  # fmt: skip
+        over.set()
+        await watching
+        assert set(codes) <= {200, 202, 409, 503}, codes
+        assert codes[200] > 10, codes
+        assert most == 1
+        for model in "abc":
+            assert (await it.complete(model)).status_code == 200
+        await it.quiet()
