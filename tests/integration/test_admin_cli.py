@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
 
 from cli_rig import Cli, cli
 from fakes_engine import model
@@ -213,7 +214,8 @@ async def test_a_foreign_server_is_recognised(run: Cli) -> None:
     result = await run("ps", env={"VLLM_MM_URL": f"{run.url}/docs"})
     assert (result.exit_code, result.stderr.startswith("vllm-mm: ")) == (5, True)
     assert run.api is not None
-    run.api.app.add_api_route("/other/api/instances", lambda: PlainTextResponse("hello"), methods=["GET"])
+    other = APIRoute("/other/api/instances", lambda: PlainTextResponse("hello"), methods=["GET"])
+    run.api.app.router.routes.insert(0, other)  # before the dashboard's, which takes whatever is left
     result = await run("ps", env={"VLLM_MM_URL": f"{run.url}/other"})
     assert (result.exit_code, "is that a vllm-mm server?" in result.stderr) == (1, True)
 

@@ -23,7 +23,7 @@ from vllm_mm.api.schemas import (
 )
 from vllm_mm.api.settling import settled
 from vllm_mm.control.declarations import declared_id
-from vllm_mm.domain.errors import BadRequest
+from vllm_mm.domain.errors import BadRequest, Conflict
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.engine.manager import ProcessManager
 
@@ -161,5 +161,7 @@ def _shown(the: Services, key: Key, model_id: str) -> ModelOut:
 
 async def _answer(the: Services, response: Response, model_id: str, wait: float | None) -> InstanceOut:
     if wait is not None and await settled(the, model_id, wait):
+        if refused := the.manager.refused_because(model_id):
+            raise Conflict(f"{model_id} was not loaded: {refused}")
         response.status_code = 200
     return present.instance(the.manager, model_id)

@@ -77,5 +77,10 @@ def private(path: Path) -> Path:
             f"{path} is not a directory of ours (uid {os.geteuid()}). Remove it, or set paths.data_dir elsewhere."
         )
     if stat.S_IMODE(info.st_mode) & 0o077:
-        path.chmod(0o700)
+        try:
+            path.chmod(0o700)
+        except OSError as error:
+            raise ConfigError(
+                f"{path} can be read by others, and that cannot be changed: {error.strerror}. Set paths.data_dir elsewhere."
+            ) from error
     return path

@@ -31,9 +31,10 @@ class Catalog:
         """The spec that `name` stands for. Raises UnknownModel, naming the nearest known name."""
         spec = self._by_name.get(name)
         if spec is None:
-            near = get_close_matches(name, self._by_name, n=1)
+            near = get_close_matches(name, self._by_name, n=1) if len(name) <= 200 else []
             hint = f" Did you mean `{near[0]}`?" if near else " GET /v1/models lists what there is."
-            raise UnknownModel(f"The model `{name}` does not exist.{hint}")
+            shown = name if len(name) <= 200 else f"{name[:200]}..."
+            raise UnknownModel(f"The model `{shown}` does not exist.{hint}")
         return spec
 
     def get(self, model: str) -> ModelSpec | None:

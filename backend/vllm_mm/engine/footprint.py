@@ -53,9 +53,16 @@ def weights_size(model: str) -> int:
 
 
 def _sim(spec: ModelSpec) -> int:
-    weights = parse_size(str(spec.sim.get("weights", "1GiB")))
-    kv_cache = parse_size(str(spec.sim.get("kv_cache", "1GiB")))
+    """A size that is none counts as nothing: the engine refuses to start with it, and says how sizes are written."""
+    weights, kv_cache = (_size(spec.sim.get(name, "1GiB")) for name in ("weights", "kv_cache"))
     return weights // max(1, spec.devices.count) + kv_cache
+
+
+def _size(value: object) -> int:
+    try:
+        return parse_size(str(value))
+    except ValueError:
+        return 0
 
 
 def _cpu_kv_cache(spec: ModelSpec) -> int:

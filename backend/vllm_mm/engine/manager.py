@@ -82,6 +82,8 @@ class ProcessManager:
         self._wishes: dict[str, Wish] = {}
         self._pins: dict[str, bool] = {}
         self._dismissed: set[str] = set()
+        self._refusals: dict[str, str] = {}
+        """Why the last wish for a model came to nothing; until the next one."""
         self._learned: dict[tuple[str, str], int] = {}
         self._load_times: dict[str, float] = {}
         self._queue: WaitingRoom | None = None
@@ -191,6 +193,7 @@ class ProcessManager:
     def refused(self, model: str, error: MMError) -> None:
         """A wish that can never be fulfilled is dropped and told."""
         if self._wishes.pop(model, None) is not None:
+            self._refusals[model] = error.message
             self._emit("swap.refused", model, error.message)
 
     def unwanted(self, model: str) -> None:
@@ -305,6 +308,7 @@ class ProcessManager:
         self._room.profiled(model)
         if instance.state not in lc.LIVE:
             self._room.release(model)
+            self._refusals[model] = reason
         self._emit("swap.given_up", model, reason)
         self.settled(instance, ok=False, reason=reason)
 
@@ -388,6 +392,7 @@ class ProcessManager:
         if instance.state in {State.FAILED, State.BACKOFF, State.STOPPING}:
             await instance.ask(Reset(cause))
         self._dismissed.discard(model)
+        self._refusals.pop(model, None)
         self._wishes[model] = Wish(self._tools.clock.now(), urgent, cause)
         self._waiting.kick()
 
@@ -396,6 +401,7 @@ class ProcessManager:
         instance = self.require(model)
         self._wishes.pop(model, None)
         self._dismissed.add(model)
+        self._refusals.pop(model, None)
         if self._call_off(model, f"stopped by {cause}"):
             return
         timeout = self._policy.drain_timeout
@@ -593,7 +599,11 @@ class ProcessManager:
             return f"waits for its memory to become free: {loading.load.reason}"
         if wish is not None:
             return wish.why_not or "about to start"
-        return self._waiting.why(model)
+        return self._waiting.why(model) or self._refusals.get(model, "")
+
+    def refused_because(self, model: str) -> str:
+        """Why the last wish for `model` came to nothing before there was a process; empty when it did not."""
+        return self._refusals.get(model, "")
 
     def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
         self._tools.journal.emit(kind, model=model, cause=cause, data=data)

@@ -248,10 +248,11 @@ class InferenceQueue:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self.last_beat = self._clock.now()
             try:
                 await self._round()
+                self.last_beat = self._clock.now()
             except Exception:
+                self._arm(BEAT)
                 # A worker that died would stop the service; the next beat tries again, and /ready tells if it does not.
                 log.exception("a scheduling round failed")
 

@@ -151,7 +151,7 @@ class Gateway:
         if head.encoding is not None and head.encoding.lower() != b"identity":
             raise BadRequest("Send the body uncompressed: engines do not read Content-Encoding.")
         name, relay.stream = sniff(call.body)
-        relay.asked = name
+        relay.asked = name if len(name) <= 200 else name[:200]  # no model has a longer id; the ledger keeps no novels
         relay.spec = spec = self.leases.catalog.resolve(name)
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from vllm_mm.settings.model import DefaultsConfig, DeviceConfig, ModelConfig, Settings
 from vllm_mm.settings.nodes import KeyPath
+from vllm_mm.settings.units import parse_duration, parse_size
 
 Finding: TypeAlias = tuple[KeyPath, str]
 
@@ -32,7 +33,18 @@ def check_model(
     model: ModelConfig, defaults: DefaultsConfig, devices: tuple[DeviceConfig, ...] | None
 ) -> list[Finding]:
     """Everything that is contradictory in one model; `devices` are the listed ones, None when they are found at start."""
-    return [*_engine(model, defaults), *_wish(model, devices)]
+    return [*_engine(model, defaults), *_wish(model, devices), *_profile(model)]
+
+
+def _profile(model: ModelConfig) -> Iterator[Finding]:
+    """The quantities of a simulated engine's profile that the controller reads too; the engine checks the rest."""
+    for name, parse in (("weights", parse_size), ("kv_cache", parse_size), ("startup", parse_duration)):
+        value = model.sim.get(name)
+        if value is not None:
+            try:
+                parse(value)
+            except ValueError as error:
+                yield ("sim", name), str(error)
 
 
 def _server(settings: Settings) -> Iterator[Finding]:

@@ -668,3 +668,32 @@ async def test_an_engine_whose_health_is_gone_is_restarted() -> None:
         await w.clock.advance(6.0)
         assert w.manager.require("a").state is not State.READY
         assert w.processes["a"].stopped == 1
+
+
+async def test_an_operator_is_told_why_a_load_was_refused() -> None:
+    """A start that can never be fulfilled shows its reason, not the one of an earlier stop; the next start forgets it."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        w.manager.pin("a", pinned=True)
+        await w.manager.start("b", "operator")
+        await w.clock.advance(1.0)
+        assert "pinned" in w.manager.refused_because("b")
+        assert "pinned" in w.manager.describe("b").reason
+        w.manager.pin("a", pinned=False)
+        await w.clock.advance(10.0)
+        await w.ready("b")
+        assert w.manager.refused_because("b") == ""
+
+
+async def test_a_failing_round_makes_the_server_unready() -> None:
+    """The scheduler that raises at every look is not well, though its workers live; and it goes on trying."""
+    async with world(model("a")) as w:
+        view = w.manager.view
+        w.manager.view = None  # type: ignore[assignment,method-assign]
+        task = asyncio.create_task(get(w, w.ticket("a")))
+        await w.clock.advance(20.0)
+        assert w.queue.overdue()
+        w.manager.view = view  # type: ignore[method-assign]
+        await w.clock.advance(6.0)
+        assert task.result() == "a"
+        assert not w.queue.overdue()
