@@ -56,7 +56,7 @@ async def _running(it: Case, count: float) -> bool:
 
 async def test_more_streams_than_a_usual_pool_has_connections() -> None:
     """150 streams at once, with a slow reader among them that never reads: all others come whole, none waits for another."""
-    async with running({"a": sim()}) as it:
+    async with running({"a": sim(tokens_per_second=40, batch_slowdown=0)}) as it:
         await it.ready("a")
         host, port = "127.0.0.1", it.serving.port
         body = json.dumps(
@@ -67,7 +67,7 @@ async def test_more_streams_than_a_usual_pool_has_connections() -> None:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.sendall(head.encode() + body)
             await it.in_flight("a", 1)
-            streams = [asyncio.create_task(it.streamed("a", tokens=250)) for _ in range(150)]
+            streams = [asyncio.create_task(it.streamed("a", tokens=160)) for _ in range(150)]
             await it.in_flight("a", 151)
             for status, answer in await asyncio.gather(*streams):
                 assert status == 200
