@@ -1432,7 +1432,8 @@ export interface operations {
                     };
                     /**
                      * Command
-                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in.
+                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in, and
+                     *     `{api_key}` (here and in `env`): a secret of the launch that this server sends with every request.
                      * @default []
                      */
                     command?: string[];
@@ -2636,7 +2637,8 @@ export interface operations {
                     };
                     /**
                      * Command
-                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in.
+                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in, and
+                     *     `{api_key}` (here and in `env`): a secret of the launch that this server sends with every request.
                      * @default []
                      */
                     command?: string[];
@@ -2991,7 +2993,8 @@ export interface operations {
                     };
                     /**
                      * Command
-                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in.
+                     * @description For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in, and
+                     *     `{api_key}` (here and in `env`): a secret of the launch that this server sends with every request.
                      * @default []
                      */
                     command?: string[];
