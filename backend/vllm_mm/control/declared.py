@@ -1,6 +1,6 @@
 """From what was declared, in the configuration file or over the admin API, to the specs that everything else works with."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_mm.domain.catalog import Catalog
@@ -102,14 +102,6 @@ def model_config_from_api(model_id: str, raw: Mapping[str, Any], settings: Setti
 def spec_from_api(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelSpec:
     """As `model_config_from_api`, as far as the spec."""
     return spec(model_id, model_config_from_api(model_id, raw, settings), settings.defaults, Source.API)
-
-
-def difference(before: Iterable[ModelSpec], after: Iterable[ModelSpec]) -> tuple[set[str], set[str], set[str]]:
-    """Ids that a reload adds, removes, and changes so that a running engine no longer fits (another fingerprint)."""
-    old = {s.id: s for s in before}
-    new = {s.id: s for s in after}
-    changed = {i for i in old.keys() & new.keys() if old[i].fingerprint != new[i].fingerprint}
-    return new.keys() - old.keys(), old.keys() - new.keys(), changed
 
 
 def _merged(defaults: Section, own: Section) -> dict[str, Any]:

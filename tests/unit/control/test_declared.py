@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from vllm_mm.control.declared import catalog, difference, model_config_from_api, spec_from_api, usable
+from vllm_mm.control.declared import catalog, model_config_from_api, spec_from_api, usable
 from vllm_mm.domain.errors import BadRequest, ConfigError
 from vllm_mm.domain.specs import DeviceWish, EngineKind, IdlePolicy, ModelSpec, RetryPolicy, Source, StartLimits, Task
 from vllm_mm.settings import Settings
@@ -84,10 +84,3 @@ def test_a_bad_body_names_every_fault() -> None:
     assert caught.value.param == "idle.sleep_after"
     with pytest.raises(BadRequest, match="a model id cannot"):
         spec_from_api("../a", {}, settings())
-
-
-def test_difference() -> None:
-    """A reload touches only what is new, gone, or would start another engine."""
-    before = catalog(settings(models={"same": {}, "pin": {}, "args": {}, "gone": {}}))
-    after = catalog(settings(models={"same": {}, "pin": {"pinned": True}, "args": {"args": {"seed": 1}}, "new": {}}))
-    assert difference(before, after) == ({"new"}, {"gone"}, {"args"})
