@@ -65,6 +65,7 @@ def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOu
     """`secrets`: show environment variables that look like secrets."""
     return ModelOut(
         id=spec.id, source=spec.source, engine=spec.engine, model=spec.model, executable=spec.executable,
+        launcher=spec.launcher,
         args=dict(spec.args), env=dict(spec.env) if secrets else _masked(spec.env), command=list(spec.command),
         sim=dict(spec.sim), task=spec.task, aliases=list(spec.aliases),
         devices=DeviceWishOut(count=spec.devices.count, ids=list(spec.devices.ids)), memory=spec.memory,

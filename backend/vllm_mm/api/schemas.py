@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from vllm_mm.control.plan import Act
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.specs import EngineKind, Source, Task
+from vllm_mm.domain.specs import EngineKind, LauncherKind, Source, Task
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.settings import ModelConfig
 
@@ -97,6 +97,7 @@ class ModelOut(Out):
     engine: EngineKind
     model: str | None
     executable: str
+    launcher: LauncherKind
     args: dict[str, Any]
     env: dict[str, str]
     """Values that look like secrets are shown to administrators only."""

@@ -20,6 +20,17 @@ class EngineKind(StrEnum):
     SIM = "sim"
 
 
+class LauncherKind(StrEnum):
+    """How the process comes into being; the engine that runs in the end is the same."""
+
+    AUTO = "auto"
+    """Warm where that is possible and safe, else local."""
+    WARM = "warm"
+    """Forked from a process that has the engine's code in memory already."""
+    LOCAL = "local"
+    """A new process for each start."""
+
+
 class Task(StrEnum):
     """What the engine is asked for; it decides which probe proves readiness."""
 
@@ -85,6 +96,7 @@ class ModelSpec:
     model: str | None = None
     """What the engine loads (`vllm serve MODEL`); the id itself when None."""
     executable: str = "vllm"
+    launcher: LauncherKind = LauncherKind.AUTO
     args: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     command: tuple[str, ...] = ()
@@ -115,7 +127,8 @@ class ModelSpec:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits over what the process depends on; pins, aliases' order and idle times do not count."""
+        """16 hex digits over what the process depends on; pins, aliases' order, idle times and the
+        launcher do not count."""
         process = {
             k: v
             for k, v in asdict(self).items()

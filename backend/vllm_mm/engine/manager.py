@@ -326,6 +326,7 @@ class ProcessManager:
         return LaunchPlan(
             model=spec.id, generation=generation, token=record.token, argv=argv, env=env, address=record.address,
             workdir=record.workdir, log=record.log, fingerprint=record.fingerprint, device_bytes=record.device_bytes,
+            launcher=spec.launcher,
         )  # fmt: skip
 
     def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device
+from vllm_mm.domain.specs import LauncherKind
 
 OWNER_VARIABLE = "MM_ENGINE_OWNER"
 """Environment variable of every engine process: which installation (data directory) started it."""
@@ -31,6 +32,7 @@ class LaunchPlan:
     log: Path
     fingerprint: str
     device_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
+    launcher: LauncherKind = LauncherKind.AUTO
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from vllm_mm.settings.model import (
     StartConfig,
     SwapConfig,
     TimeoutsConfig,
+    WarmConfig,
     default_data_dir,
 )
 from vllm_mm.settings.nodes import Origin, Problem, SettingsError
@@ -59,6 +60,7 @@ __all__ = [
     "StartConfig",
     "SwapConfig",
     "TimeoutsConfig",
+    "WarmConfig",
     "default_data_dir",
     "find_config",
     "format_duration",

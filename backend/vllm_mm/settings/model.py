@@ -110,6 +110,7 @@ AutoSize = Annotated[
 ]
 """Bytes; None stands for `auto`."""
 EngineName: TypeAlias = Literal["vllm", "command", "sim"]
+LauncherName: TypeAlias = Literal["auto", "warm", "local"]
 
 
 class Section(BaseModel):
@@ -275,6 +276,17 @@ class TimeoutsConfig(Section):
     engine hangs and is restarted."""
 
 
+class WarmConfig(Section):
+    """The processes that the `warm` launcher forks engines from."""
+
+    idle_after: Duration | None = 1800.0
+    """Time without a start after which such a process is ended and its memory given back; null means never."""
+    preload: bool = True
+    """Make them when the server starts, so that the first start of a model is quick too; false makes them when first needed."""
+    read_ahead: Size = 0
+    """Bytes of the weights of models that are likely to be next which may be read into the system's page cache; 0 reads none."""
+
+
 class IdleConfig(Section):
     sleep_after: Duration | None = 300.0
     """Time without a request after which a model is put to sleep; null means never."""
@@ -309,6 +321,9 @@ class DefaultsConfig(Section):
     """Kind of engine."""
     executable: str = "vllm"
     """Program that is started for `vllm` engines."""
+    launcher: LauncherName = "auto"
+    """How engines are started. `warm`: forked from a process that has the engine's code in memory already. `local`: a new
+    process each time. `auto`: warm where that is possible and safe, else local."""
     args: dict[str, ArgValue] = {}
     """Arguments of all `vllm` engines; a model's own `args` are laid over them."""
     env: dict[str, Text] = {}
@@ -336,6 +351,8 @@ class ModelConfig(Section):
     """`vllm`, `command` (any OpenAI-compatible server) or `sim` (the simulated engine); null means `defaults.engine`."""
     executable: str | None = None
     """Program for `vllm` engines, such as one in another environment; null means `defaults.executable`."""
+    launcher: LauncherName | None = None
+    """`auto`, `warm` or `local`; null means `defaults.launcher`."""
     args: dict[str, ArgValue] = {}
     """Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`."""
     env: dict[str, Text] = {}
@@ -397,6 +414,7 @@ class Settings(Section):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     engines_outlive_controller: bool = True
     """After a crash of the controller the engines go on, and the next one adopts them; false ends them with it."""
+    warm: WarmConfig = WarmConfig()
     defaults: DefaultsConfig = DefaultsConfig()
     models: Annotated[dict[ModelId, ModelConfig], BeforeValidator(_empty)] = {}
     """The models, by id. Ids may contain `/` and `.`."""

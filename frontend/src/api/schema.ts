@@ -701,6 +701,12 @@ export interface components {
             /** Active */
             active: boolean;
         };
+        /**
+         * LauncherKind
+         * @description How the process comes into being; the engine that runs in the end is the same.
+         * @enum {string}
+         */
+        LauncherKind: "auto" | "warm" | "local";
         /** MemoryOut */
         MemoryOut: {
             /**
@@ -729,6 +735,7 @@ export interface components {
             model: string | null;
             /** Executable */
             executable: string;
+            launcher: components["schemas"]["LauncherKind"];
             /** Args */
             args: {
                 [key: string]: unknown;
@@ -1414,6 +1421,11 @@ export interface operations {
                      * @description Program for `vllm` engines, such as one in another environment; null means `defaults.executable`.
                      */
                     executable?: string | null;
+                    /**
+                     * Launcher
+                     * @description `auto`, `warm` or `local`; null means `defaults.launcher`.
+                     */
+                    launcher?: ("auto" | "warm" | "local") | null;
                     /**
                      * Args
                      * @description Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`.
@@ -2620,6 +2632,11 @@ export interface operations {
                      */
                     executable?: string | null;
                     /**
+                     * Launcher
+                     * @description `auto`, `warm` or `local`; null means `defaults.launcher`.
+                     */
+                    launcher?: ("auto" | "warm" | "local") | null;
+                    /**
                      * Args
                      * @description Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`.
                      * @default {}
@@ -2975,6 +2992,11 @@ export interface operations {
                      * @description Program for `vllm` engines, such as one in another environment; null means `defaults.executable`.
                      */
                     executable?: string | null;
+                    /**
+                     * Launcher
+                     * @description `auto`, `warm` or `local`; null means `defaults.launcher`.
+                     */
+                    launcher?: ("auto" | "warm" | "local") | null;
                     /**
                      * Args
                      * @description Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`.

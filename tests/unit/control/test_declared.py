@@ -6,7 +6,17 @@ import pytest
 
 from vllm_mm.control.declared import catalog, model_config_from_api, spec_from_api, usable
 from vllm_mm.domain.errors import BadRequest, ConfigError
-from vllm_mm.domain.specs import DeviceWish, EngineKind, IdlePolicy, ModelSpec, RetryPolicy, Source, StartLimits, Task
+from vllm_mm.domain.specs import (
+    DeviceWish,
+    EngineKind,
+    IdlePolicy,
+    LauncherKind,
+    ModelSpec,
+    RetryPolicy,
+    Source,
+    StartLimits,
+    Task,
+)
 from vllm_mm.settings import Settings
 
 
@@ -47,6 +57,15 @@ def test_defaults_are_merged_key_by_key() -> None:
     assert sim.args == {}
     assert sim.sim == {"weights": "1GiB"}
     assert (sim.concurrency, sim.devices) == (1, DeviceWish(2))
+
+
+def test_the_launcher_is_the_models_own_or_the_default_one() -> None:
+    """`defaults.launcher`, unless the model says otherwise; it changes how a process is made, not which (the fingerprint)."""
+    s = settings(
+        defaults={"launcher": "local"}, models={"a": None, "b": {"launcher": "warm"}, "c": {"launcher": "auto"}}
+    )
+    assert [m.launcher for m in catalog(s)] == [LauncherKind.LOCAL, LauncherKind.WARM, LauncherKind.AUTO]
+    assert ModelSpec("a", launcher=LauncherKind.WARM).fingerprint == ModelSpec("a").fingerprint
 
 
 def test_stored_models_join_those_of_the_file() -> None:
