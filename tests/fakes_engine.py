@@ -31,6 +31,7 @@ class FakeProcess:
 
     def __init__(self, record: LaunchRecord, world: "World") -> None:
         self.record = record
+        self.launcher = "local"
         self.world = world
         self.healthy = world.healthy_at_once
         self.probe_error: MMError | None = None
@@ -96,6 +97,12 @@ class FakeLauncher:
         self.world.processes[plan.model] = process
         self.world.by_address[str(plan.address)] = process
         return process
+
+    def distrust(self, plan: LaunchPlan, reason: str) -> bool:
+        return False
+
+    def vindicate(self, plan: LaunchPlan) -> None:
+        pass
 
     async def adopt(self, record: LaunchRecord) -> FakeProcess | None:
         process = self.world.processes.get(record.model)

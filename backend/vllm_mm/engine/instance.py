@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from vllm_mm.engine.notes import note
 from vllm_mm.engine.ports import (
     Address,
     EngineProcess,
+    ExitStatus,
     Inventory,
     Journal,
     Launcher,
@@ -99,6 +101,8 @@ class ModelInstance:
         self._watchers: set[asyncio.Task[None]] = set()
         self._process: EngineProcess | None = None
         self._launching: asyncio.Task[EngineProcess] | None = None
+        self._plan: LaunchPlan | None = None
+        self._distrusted = False
         self._channel: InferenceChannel | None = None
         self._control: ControlChannel | None = None
         self._unfollow: Callable[[], None] | None = None
@@ -364,6 +368,14 @@ class ModelInstance:
     async def _launch(self, generation: int) -> None:
         try:
             plan = self._host.plan_launch(self.spec, generation)
+        except (OSError, MMError) as error:
+            self.tell(lc.Exited(generation, f"could not be started: {error}", permanent=_permanent(error)))
+            return
+        self._plan, self._distrusted = plan, False
+        await self._start(generation, plan)
+
+    async def _start(self, generation: int, plan: LaunchPlan) -> None:
+        try:
             self._launching = asyncio.get_running_loop().create_task(self._tools.launcher.start(plan))
             # Shielded: if the load is called off meanwhile, `_stop` still has to find and end what was started.
             process = await asyncio.shield(self._launching)
@@ -396,10 +408,37 @@ class ModelInstance:
             return
         self.last_tail = process.tail(200)
         known = self._failure if self._state.state in lc.LOADING else None
+        if known is None and await self._another_way(process, status):
+            return
         detail = f"{known.message} ({status}). {known.advice}" if known is not None else f"the engine {status} unasked"
         if known is None and self.last_tail and self._state.state in lc.LOADING:
             detail += "; last lines: " + " | ".join(line.strip() for line in self.last_tail[-3:])
         self.tell(lc.Exited(generation, detail, permanent=known is not None and known.permanent))
+
+    async def _another_way(self, process: EngineProcess, status: ExitStatus) -> bool:
+        """A start that ended for no reason that was recognised, from a launcher that has another way: try that at once, in
+        the same load. Not after a kill from outside: that says nothing about the launcher."""
+        plan, generation = self._plan, process.record.generation
+        if plan is None or self._state.state is not State.STARTING:
+            return False
+        if self._distrusted:
+            self._tools.launcher.vindicate(plan)
+            return False
+        if process.launcher == "local" or status.signal in {signal.SIGKILL, signal.SIGTERM}:
+            return False
+        last = " | ".join(line.strip() for line in process.tail(3))
+        if not self._tools.launcher.distrust(plan, f"a {process.launcher} start {status}; last lines: {last}"):
+            return False
+        self._distrusted = True
+        report = await process.stop(graceful=False, grace=0, deadline=self._state.timeouts.stop)
+        if self._state.generation != generation or self._state.state is not State.STARTING:
+            return True  # called off meanwhile, and whoever did that has stopped the process too
+        if report.survivors:
+            return False
+        self._drop_channels()
+        self._process = None
+        self._watch(self._start(generation, plan))
+        return True
 
     def _on_line(self, generation: int, line: str) -> None:
         if self._state.state is not State.STARTING or self._state.generation != generation:
@@ -446,12 +485,24 @@ class ModelInstance:
 
     def _close_phase(self, phase: str) -> None:
         now = self._tools.clock.now()
-        self._phases[phase or "spawn"] = round(self._phases.get(phase or "spawn", 0.0) + now - self._phase_began, 3)
+        warm = self._process is not None and self._process.launcher == "warm"
+        name = phase or ("fork" if warm else "spawn")
+        self._phases[name] = round(self._phases.get(name, 0.0) + now - self._phase_began, 3)
         self._phase_began = now
 
     def _remember_start(self, before: Instance, after: Instance) -> None:
         ready = after.state is State.READY
         outcome = "ready" if ready else "failed" if after.then is not lc.Then.STOPPED else "cancelled"
+        process, plan = self._process, self._plan
+        if (
+            outcome == "failed"
+            and self._failure is None
+            and plan is not None
+            and process is not None
+            and process.launcher not in {"local", ""}
+        ):
+            # A hang, say: what no exit told.
+            self._distrusted = self._tools.launcher.distrust(plan, after.reason)
         began, ended, phases = self._started_wall, self._tools.clock.wall() if ready else None, dict(self._phases)
         self._note(
             "its start",

@@ -62,6 +62,11 @@ class EngineProcess(Protocol):
     """A launched or adopted engine. Its log goes to a file that this tails, so that an engine can outlive its controller."""
 
     @property
+    def launcher(self) -> str:
+        """How it came into being: `local` or `warm`; empty when an earlier controller started it."""
+        ...
+
+    @property
     def record(self) -> LaunchRecord: ...
 
     def follow(self, on_line: Callable[[str], None]) -> Callable[[], None]:
@@ -96,6 +101,15 @@ class Launcher(Protocol):
 
     async def start(self, plan: LaunchPlan) -> EngineProcess:
         """Raises OSError (with a filename) when the executable cannot be run."""
+        ...
+
+    def distrust(self, plan: LaunchPlan, reason: str) -> bool:
+        """A start of this plan that was not `local` failed for no reason that was recognised: start it `local` from now on,
+        until what it depends on changes. True when a start at once would now be another kind of start."""
+        ...
+
+    def vindicate(self, plan: LaunchPlan) -> None:
+        """A `local` start of the plan failed just as well: it was not the launcher's fault."""
         ...
 
     async def adopt(self, record: LaunchRecord) -> EngineProcess | None:

@@ -166,7 +166,10 @@ def lineage(processes: dict[int, Stat]) -> frozenset[int]:
 class LocalProcess:
     """Implements `ports.EngineProcess` for a process on this machine. Made by `LocalLauncher`, on the event loop."""
 
-    def __init__(self, record: LaunchRecord, clock: Clock, tail: LogTail, pidfd: int, *, child: bool) -> None:
+    def __init__(
+        self, record: LaunchRecord, clock: Clock, tail: LogTail, pidfd: int, *, child: bool, launcher: str = "local"
+    ) -> None:
+        self.launcher = launcher
         self._record = record
         self._clock = clock
         self._tail = tail

@@ -25,6 +25,8 @@ from vllm_mm.engine.devices import DeviceEntry, build_inventory
 from vllm_mm.engine.guard import guarded
 from vllm_mm.engine.instance import Tools, real_channels
 from vllm_mm.engine.launchers.local import LocalLauncher, become_subreaper
+from vllm_mm.engine.launchers.pool import ZygotePool
+from vllm_mm.engine.launchers.warm import WarmLauncher
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.gateway.forward import Gateway
@@ -88,7 +90,14 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         if not settings.engines_outlive_controller:
             stack.enter_context(guarded(owner))
         become_subreaper()
-        launcher = LocalLauncher(owner, clock)
+        pool = ZygotePool(
+            owner, clock, logs=places.logs, tmp=places.run, idle_after=settings.warm.idle_after,
+            tell=lambda kind, data: journal.emit(kind, data=data),
+        )  # fmt: skip
+        launcher = WarmLauncher(
+            LocalLauncher(owner, clock), pool, lambda kind, model, data: journal.emit(kind, model=model, data=data)
+        )
+        stack.push_async_callback(launcher.close)
         inference, control = real_channels()
         tools = Tools(launcher, inventory, launches, journal, clock, inference, control)
         policy, models = rules.policy(settings), Models(database)

@@ -1,13 +1,14 @@
 """Engines as subprocesses of this machine."""
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from vllm_mm.clock import Clock
@@ -51,20 +52,46 @@ class LocalLauncher:
         """Raises OSError with a filename when the executable cannot be run, the work directory not made, the log not
         opened. Nothing is awaited once the process exists: it cannot be lost to a cancellation."""
         executable = _find(plan)
+
+        async def spawn(log: int) -> tuple[int, int]:
+            return self._spawn(plan, executable, log)
+
+        return await self.launch(plan, spawn)
+
+    async def launch(
+        self, plan: LaunchPlan, spawn: Callable[[int], Awaitable[tuple[int, int]]], launcher: str = "local"
+    ) -> LocalProcess:
+        """Everything about a start but the making of the process: `spawn` gets the descriptor of the log, and returns the
+        pid of a child of ours and a pidfd that is then this one's. If `spawn` raises, it has left nothing behind."""
         leftovers.prepare(plan)
         plan.log.parent.mkdir(parents=True, exist_ok=True)
         tail = LogTail(plan.log, self._clock, offset=plan.log.stat().st_size if plan.log.exists() else 0)
         try:
-            identity, pidfd = self._spawn(plan, executable)
+            log = os.open(plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                pid, pidfd = await spawn(log)
+            finally:
+                os.close(log)
         except BaseException:
             tail.release()
+            raise
+        try:
+            stat = procfs.read_stat(pid)
+            if stat is None:
+                raise OSError(2, "cannot read the new process's entry in /proc; is it mounted?", f"/proc/{pid}")
+        except OSError:
+            tail.release()
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                await asyncio.to_thread(os.waitpid, pid, 0)
+            os.close(pidfd)
             raise
         record = LaunchRecord(
             model=plan.model,
             generation=plan.generation,
             token=plan.token,
-            pid=identity.pid,
-            start_ticks=identity.start_ticks,
+            pid=pid,
+            start_ticks=stat.start_ticks,
             boot_id=procfs.boot_id(),
             address=plan.address,
             workdir=plan.workdir,
@@ -73,7 +100,13 @@ class LocalLauncher:
             device_bytes=dict(plan.device_bytes),
             started_at=self._clock.wall(),
         )
-        return LocalProcess(record, self._clock, tail, pidfd, child=True)
+        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid(), launcher=launcher)
+
+    def distrust(self, plan: LaunchPlan, reason: str) -> bool:  # noqa: ARG002 - the protocol's
+        return False
+
+    def vindicate(self, plan: LaunchPlan) -> None:
+        """Nothing to take back."""
 
     async def adopt(self, record: LaunchRecord) -> LocalProcess | None:
         if record.pid <= 0 or record.boot_id != procfs.boot_id():
@@ -116,29 +149,22 @@ class LocalLauncher:
         tokens = await asyncio.to_thread(self._tokens)
         return await self._kill([Launch(token) for token in sorted(tokens - keep)], deadline)
 
-    def _spawn(self, plan: LaunchPlan, executable: str) -> tuple[ProcessId, int]:
+    def _spawn(self, plan: LaunchPlan, executable: str, log: int) -> tuple[int, int]:
         """The new process and its pidfd. Short (vfork), so it may stand on the event loop."""
-        log = os.open(plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            child = subprocess.Popen(
-                plan.argv,
-                executable=executable,
-                env=self._environment(plan),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                close_fds=True,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
+        child = subprocess.Popen(
+            plan.argv,
+            executable=executable,
+            env=self.environment(plan),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            close_fds=True,
+            start_new_session=True,
+        )
         # From here on LocalProcess does the waiting, and keeps the child as a zombie until its tree is gone.
         child.returncode = 0
         try:
-            stat = procfs.read_stat(child.pid)
-            if stat is None:
-                raise OSError(2, "cannot read the new process's entry in /proc; is it mounted?", f"/proc/{child.pid}")
-            return stat.id, os.pidfd_open(child.pid)
+            return child.pid, os.pidfd_open(child.pid)
         except OSError:
             os.killpg(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
@@ -167,7 +193,7 @@ class LocalLauncher:
                 found.add(marks.launch)
         return found
 
-    def _environment(self, plan: LaunchPlan) -> dict[str, str]:
+    def environment(self, plan: LaunchPlan) -> dict[str, str]:
         """The plan's, with the marks at its end: a process that renames itself overwrites its environment's beginning."""
         env = {k: v for k, v in plan.env.items() if k not in (OWNER_VARIABLE, LAUNCH_VARIABLE)}
         return {**env, OWNER_VARIABLE: self._owner, LAUNCH_VARIABLE: plan.token}
