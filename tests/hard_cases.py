@@ -18,6 +18,7 @@ import yaml
 
 from serving import Serving
 from vllm_mm.engine import procfs
+from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
 
 QUICK: Mapping[str, Any] = {
     "weights": "8GiB",
@@ -213,7 +214,7 @@ class Case:
     def launches(self) -> set[str]:
         """The tokens of the launches that have living processes: more than one of a model would be a duplicate."""
         marks = (procfs.read_marks(pid) for pid in self.engines())
-        return {m.launch for m in marks if m is not None and m.launch is not None}
+        return {m.launch for m in marks if m is not None and m.launch is not None} - {ZYGOTE_TOKEN}
 
     def engines(self) -> dict[int, str]:
         """Living processes of this server but the controller."""

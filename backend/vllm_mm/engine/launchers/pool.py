@@ -23,6 +23,8 @@ from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE
 
 _LOG = logging.getLogger(__name__)
 
+ZYGOTE_TOKEN = "0" * 32
+"""A launch token that is no launch's: all zygotes carry it, so that a boot finds and ends those of a dead controller."""
 IMPORT_DEADLINE = 180.0
 """Seconds for the imports; a start that waits for them has its own, usually shorter, deadline as well."""
 FORK_DEADLINE = 20.0
@@ -99,7 +101,7 @@ class _Zygote:
             env.pop(name, None)
         # Engines write their own token over this one, in place: it has to be as long (see `zygote.write_marks`).
         env[OWNER_VARIABLE] = owner
-        env[LAUNCH_VARIABLE] = zygote_token()
+        env[LAUNCH_VARIABLE] = ZYGOTE_TOKEN
         libraries = ["--libraries"] if self.recipe.kind == "vllm" else []
         log.parent.mkdir(parents=True, exist_ok=True)
         tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -390,11 +392,6 @@ class ZygotePool:
         for zygote in list(self._living.values()):
             zygote.kill()
         self._living.clear()
-
-
-def zygote_token() -> str:
-    """A launch token that is nobody's: all zygotes carry it, so that a boot finds and ends those of a dead controller."""
-    return "0" * 32
 
 
 async def _receive(loop: asyncio.AbstractEventLoop, channel: socket.socket, fds: list[int]) -> dict[str, Any] | None:
