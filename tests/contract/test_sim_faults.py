@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from contract.engines import Sim, chat_body, look_at, until
-from vllm_mm.sim.faults import PHASES
+from vllm_mm.vocabulary.faults import PHASES
 
 CHAT = "/v1/chat/completions"
 

@@ -277,6 +277,43 @@ models:
     assert len(found) == len(expected), found
 
 
+def test_the_profile_of_a_simulated_engine_is_checked(home: Path) -> None:
+    """Its keys and values are refused here already, with their lines, and not only by the engine when it starts."""
+    text = """\
+models:
+  a:
+    engine: sim
+    sim:
+      wieghts: 5GiB
+      kv-cache: 2GiB
+      startup: soon
+      load_bandwidth: 2GiB/h
+      shards: 1.5
+      tokens_per_second: true
+      length:
+      fault: hang_at:nowhere
+      nonsense: 1
+  b: {engine: sim, sim: {weights: 1.5GiB, startup: 1m30s, tokens_per_second: 75, device: [x, y], fault: [exit_0], length: 0}}
+"""
+    expected = [
+        r"vllm-mm\.yaml:5: models\.a\.sim\.wieghts: unknown key; did you mean `weights`\?",
+        r"vllm-mm\.yaml:6: models\.a\.sim\.kv-cache: unknown key; did you mean `kv_cache`\?",
+        r"vllm-mm\.yaml:7: models\.a\.sim\.startup: 'soon' is not a duration; .*",
+        r"vllm-mm\.yaml:8: models\.a\.sim\.load_bandwidth: '2GiB/h' is not a bandwidth; .*",
+        r"vllm-mm\.yaml:9: models\.a\.sim\.shards: 1\.5 is not a whole number of at least 1",
+        r"vllm-mm\.yaml:10: models\.a\.sim\.tokens_per_second: true is no value for it; it is decode speed .*",
+        r"vllm-mm\.yaml:11: models\.a\.sim\.length: null is no value for it; it is natural length .*",
+        r"vllm-mm\.yaml:12: models\.a\.sim\.fault: no phase is named 'nowhere'; there are .*",
+        r"vllm-mm\.yaml:13: models\.a\.sim\.nonsense: unknown key; known are batch_slowdown, .*",
+    ]
+    found = errors(home, text)
+    assert len(found) == len(expected), found
+    for pattern, line in zip(expected, found, strict=True):
+        assert re.fullmatch(pattern, line), (pattern, line)
+    with pytest.raises(SettingsError, match=r"sim\.wieghts: unknown key; did you mean `weights`"):
+        parse_model("m", {"engine": "sim", "sim": {"wieghts": "1GiB"}}, Settings())
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from vllm_mm.settings.model import DefaultsConfig, DeviceConfig, ModelConfig, Settings
 from vllm_mm.settings.nodes import KeyPath
-from vllm_mm.settings.units import parse_duration, parse_size
+from vllm_mm.vocabulary.profile import problems
 
 Finding: TypeAlias = tuple[KeyPath, str]
 
@@ -37,14 +37,9 @@ def check_model(
 
 
 def _profile(model: ModelConfig) -> Iterator[Finding]:
-    """The quantities of a simulated engine's profile that the controller reads too; the engine checks the rest."""
-    for name, parse in (("weights", parse_size), ("kv_cache", parse_size), ("startup", parse_duration)):
-        value = model.sim.get(name)
-        if value is not None:
-            try:
-                parse(value)
-            except ValueError as error:
-                yield ("sim", name), str(error)
+    """What the simulated engine would refuse at its start."""
+    for key, message in problems(model.sim):
+        yield ("sim", key), message
 
 
 def _server(settings: Settings) -> Iterator[Finding]:

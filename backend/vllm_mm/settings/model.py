@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from vllm_mm.settings.units import Duration, Size
+from vllm_mm.vocabulary.profile import KEYS
 
 ArgValue: TypeAlias = Any
 """What an engine argument may be; rendering it is the engine layer's business."""
@@ -360,8 +361,9 @@ class ModelConfig(Section):
     command: tuple[Text, ...] = ()
     """For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in, and
     `{api_key}` (here and in `env`): a secret of the launch that this server sends with every request."""
-    sim: dict[str, ArgValue] = {}
-    """For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...)."""
+    sim: dict[str, ArgValue] = Field(default={}, json_schema_extra={"propertyNames": {"enum": [*sorted(KEYS)]}})
+    """For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...); `vllm-mm sim --help`
+    has every key and its default."""
     task: Literal["generate", "embed", "score"] = "generate"
     """What the model does; it decides how readiness is proven."""
     aliases: tuple[ModelId, ...] = ()

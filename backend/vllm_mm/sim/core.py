@@ -301,7 +301,7 @@ class EngineCore:
         self._weights_valid = True
 
     def _set_faults(self, texts: list[str]) -> None:
-        from vllm_mm.sim.faults import parse_faults  # noqa: PLC0415 - only when faults change
+        from vllm_mm.vocabulary.faults import parse_faults  # noqa: PLC0415 - only when faults change
 
         self._faults = parse_faults(texts)
         self._tokens_left = self._faults.crash_after_tokens

@@ -5,10 +5,10 @@ from typing import Any
 
 from vllm_mm.sim import errors
 from vllm_mm.sim.bodies import Body, as_list, as_object
-from vllm_mm.sim.faults import Faults, parse_faults
 from vllm_mm.sim.options import VERSION
 from vllm_mm.sim.service import Call
 from vllm_mm.sim.web import Request
+from vllm_mm.vocabulary.faults import Faults, parse_faults
 
 _MODES = ("abort", "wait", "keep")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from vllm_mm.sim.options import VERSION, Options
-from vllm_mm.sim.quantities import gib
+from vllm_mm.vocabulary.quantities import gib
 
 ARCHITECTURES = {
     "generate": "LlamaForCausalLM",

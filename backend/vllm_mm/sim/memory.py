@@ -7,7 +7,7 @@ from pathlib import Path
 from vllm_mm.sim import ledger
 from vllm_mm.sim.loading import rank_kv_cache, rank_weights
 from vllm_mm.sim.options import Options
-from vllm_mm.sim.quantities import gib
+from vllm_mm.vocabulary.quantities import gib
 
 
 class LoadError(Exception):

@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vllm_mm.sim import faults
-from vllm_mm.sim.profile import KEYS, Profile, parse_pairs
-from vllm_mm.sim.quantities import parse_count
+from vllm_mm.sim.profile import Profile, parse_pairs
+from vllm_mm.vocabulary import faults
+from vllm_mm.vocabulary.profile import KEYS
+from vllm_mm.vocabulary.quantities import parse_count
 
 VERSION = "0.32.0"
 """The version of vLLM that is imitated, and that /version shows."""

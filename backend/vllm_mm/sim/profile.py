@@ -1,23 +1,14 @@
 """The profile: how long a simulated engine takes for what, and how much memory it holds."""
 
-import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
-from vllm_mm.sim.faults import Faults, parse_faults
-from vllm_mm.sim.quantities import (
-    parse_bandwidth,
-    parse_count,
-    parse_duration,
-    parse_fraction,
-    parse_rate,
-    parse_size,
-)
+from vllm_mm.vocabulary.faults import Faults
+from vllm_mm.vocabulary.profile import KEYS, problems, texts
 
 GIB = 2**30
-TASKS = ("generate", "embed", "score", "classify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,69 +57,15 @@ class Profile:
     fault: Faults = field(default_factory=Faults)
 
 
-def _task(text: str) -> str:
-    if text not in TASKS:
-        raise ValueError(f"{text!r} is not a task; there are {', '.join(TASKS)}")
-    return text
-
-
-def _devices(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names or any("/" in name or name.startswith(".") for name in names):
-        raise ValueError(f"{text!r} is not a list of device names; write for example sim0 or sim0,sim1")
-    return names
-
-
-_COUNT_OR_ZERO: Callable[[str], int] = lambda text: 0 if text.strip() == "0" else parse_count(text)  # noqa: E731 - a table entry
-
-KEYS: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "weights": (parse_size, "bytes of weights, over all ranks (1GiB)"),
-    "load_bandwidth": (parse_bandwidth, "how fast weights are read, such as 2GiB/s (unlimited)"),
-    "startup": (parse_duration, "set-up before the weights (0s)"),
-    "compile": (parse_duration, "torch.compile (0s)"),
-    "graphs": (parse_duration, "capture of CUDA graphs (0s)"),
-    "tokens_per_second": (parse_rate, "decode speed of one sequence (100)"),
-    "batch_slowdown": (parse_fraction, "share by which each further sequence lengthens a step (0.01)"),
-    "prefill_tokens_per_second": (parse_rate, "prefill speed (10000)"),
-    "max_num_seqs": (parse_count, "sequences that run at once (256)"),
-    "max_num_batched_tokens": (parse_count, "prompt tokens taken in by one step (2048)"),
-    "kv_cache": (parse_size, "bytes of KV cache, over all ranks (1GiB)"),
-    "kv_bytes_per_token": (parse_size, "KV cache of one token (23040B)"),
-    "overhead": (parse_size, "further bytes on each device (0)"),
-    "sleep_bandwidth": (parse_bandwidth, "how fast weights go to host memory and back (unlimited)"),
-    "sleep_residual": (parse_size, "bytes that stay on each device during sleep (0)"),
-    "length": (_COUNT_OR_ZERO, "natural length of an answer in tokens; 0: the prompt decides (0)"),
-    "dimensions": (parse_count, "of an embedding (32)"),
-    "shards": (parse_count, "checkpoint files, for the progress (4)"),
-    "task": (_task, "generate, embed, score or classify (generate)"),
-    "watchdog": (parse_duration, "between looks at a dead core (5s)"),
-    "worker_linger": (parse_duration, "a worker outlives a killed core by (3s)"),
-    "device": (_devices, "device of each rank, such as sim0,sim1 (sim0)"),
-    "device_memory": (parse_size, "capacity of each device (24GiB)"),
-    "ledger": (str, "directory of the shared memory ledger (none: memory is not modelled)"),
-}
-"""Every key of `--sim KEY=VALUE` and of a model's `sim:` block (`fault` besides): its parser and its meaning."""
-
-
 def parse(mapping: Mapping[str, object]) -> Profile:
     """A profile from the words of the configuration file; numbers count as bytes or seconds.
 
     `fault` may be a text or a list of texts. Raises ValueError, which names the key (and the nearest one, if unknown).
     """
-    values: dict[str, Any] = {}
-    for key, value in mapping.items():
-        name = key.replace("-", "_")
-        try:
-            if name == "fault":
-                values[name] = parse_faults(_texts(value))
-            elif name in KEYS:
-                values[name] = KEYS[name][0](_text(value))
-            else:
-                near = difflib.get_close_matches(name, [*KEYS, "fault"], n=1)
-                raise ValueError("no such key" + (f"; did you mean {near[0]}?" if near else ""))
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-    return Profile(**values)
+    named = {key.replace("-", "_"): value for key, value in mapping.items()}
+    for key, message in problems(named):
+        raise ValueError(f"{key}: {message}")
+    return Profile(**{key: KEYS[key][0](value) for key, value in named.items()})
 
 
 def parse_pairs(pairs: Iterable[str]) -> Profile:
@@ -166,7 +103,7 @@ def argv(
     pairs = [
         f"{key}={_text(value)}"
         for key, values in (profile or {}).items()
-        for value in (_texts(values) if key == "fault" else (values,))
+        for value in (texts(values) if key == "fault" else (values,))
     ]
     return (
         python, "-m", "vllm_mm.sim", model, *address,
@@ -180,11 +117,5 @@ def _text(value: object) -> str:
     if isinstance(value, bool) or value is None:
         raise ValueError(f"{value!r} is neither text nor a number")
     if isinstance(value, (list, tuple)):
-        return ",".join(_texts(value))  # pyright: ignore[reportUnknownArgumentType] - the elements are checked there
+        return ",".join(texts(cast("list[object] | tuple[object, ...]", value)))
     return str(value)
-
-
-def _texts(value: object) -> list[str]:
-    if isinstance(value, (list, tuple)):
-        return [str(item) for item in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - any text will do
-    return [str(value)]

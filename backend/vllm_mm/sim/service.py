@@ -12,12 +12,12 @@ from typing import Any
 from vllm_mm.sim import errors
 from vllm_mm.sim.bodies import Body, as_list, as_object
 from vllm_mm.sim.client import Engine
-from vllm_mm.sim.faults import Faults
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.metrics import Metrics
 from vllm_mm.sim.options import Options
 from vllm_mm.sim.text import Answer, count_tokens, cut_at_stop
 from vllm_mm.sim.web import Request, Writer
+from vllm_mm.vocabulary.faults import Faults
 
 ABORT = "abort"
 """The finish reason of a request that /sleep, /pause or /abort_requests ended."""

@@ -1451,7 +1451,8 @@ export interface operations {
                     command?: string[];
                     /**
                      * Sim
-                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...).
+                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...); `vllm-mm sim --help`
+                     *     has every key and its default.
                      * @default {}
                      */
                     sim?: {
@@ -2661,7 +2662,8 @@ export interface operations {
                     command?: string[];
                     /**
                      * Sim
-                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...).
+                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...); `vllm-mm sim --help`
+                     *     has every key and its default.
                      * @default {}
                      */
                     sim?: {
@@ -3022,7 +3024,8 @@ export interface operations {
                     command?: string[];
                     /**
                      * Sim
-                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...).
+                     * @description For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...); `vllm-mm sim --help`
+                     *     has every key and its default.
                      * @default {}
                      */
                     sim?: {

@@ -21,7 +21,7 @@ in development mode as `POST /sim/fault` with `{"fault": "NAME:VALUE"}` (`DELETE
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from vllm_mm.sim.quantities import parse_count, parse_duration
+from vllm_mm.vocabulary.quantities import parse_count, parse_duration
 
 PHASES = ("version", "architecture", "init", "weights", "compile", "kv_cache", "graphs", "warmup")
 """The phases of a load, in order."""
