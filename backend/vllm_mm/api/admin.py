@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from vllm_mm.api import present
 from vllm_mm.api.alerts import alerts
 from vllm_mm.api.dependencies import Reader, The, operation_id, resolve
+from vllm_mm.api.rows import RequestOut, RequestsOut
 from vllm_mm.api.schemas import (
     REFUSALS,
     DeviceOut,
@@ -17,14 +18,12 @@ from vllm_mm.api.schemas import (
     QueueEntryOut,
     QueueOut,
     QueueSummaryOut,
-    RequestOut,
-    RequestsOut,
     StatusOut,
 )
 from vllm_mm.control.plan import plan
 from vllm_mm.control.rules import policy
 from vllm_mm.domain.lifecycle import LIVE, State
-from vllm_mm.domain.usage import Outcome, RequestRecord
+from vllm_mm.domain.usage import Outcome
 from vllm_mm.store.usage import Filter
 
 router = APIRouter(generate_unique_id_function=operation_id, prefix="/api", tags=["status"], responses=REFUSALS)
@@ -90,10 +89,4 @@ async def list_requests(
 ) -> RequestsOut:
     """The request ledger, newest first. Rows are written a moment after their request ended."""
     page = await the.ledger.recent(Filter(model=model, key=key, outcome=outcome), limit=limit, before=before)
-    return RequestsOut(requests=[_row(r) for r in page.records], next=page.next)
-
-
-def _row(record: RequestRecord) -> RequestOut:
-    values = asdict(record)
-    usage = values.pop("usage")
-    return RequestOut(**values, **usage)
+    return RequestsOut(requests=[RequestOut.of(r) for r in page.records], next=page.next)

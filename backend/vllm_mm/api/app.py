@@ -2,8 +2,7 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,9 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from vllm_mm.api import admin, dashboard, health, keys, live, models
+from vllm_mm.api.bodies import JsonBodies, sent_as
 from vllm_mm.api.dependencies import Services
-from vllm_mm.api.problems import explain
-from vllm_mm.domain.errors import MMError
+from vllm_mm.api.problems import MethodNotAllowed, explain_admin
+from vllm_mm.domain.errors import BadRequest, MMError, UnknownRoute
 from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.ports import Problem
 from vllm_mm.gateway.routes import Form
@@ -23,6 +23,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
+_INVALID: Final = BadRequest.code
 DESCRIPTION = """
 Operate the models of this server. Send a key as `Authorization: Bearer mm-...` (or `x-api-key`); its scopes are `read`,
 `operate` and `admin`, each of which includes those before it. Refusals are `{"error": {"message", "type", "param",
@@ -46,6 +47,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _failed)
+    app.add_middleware(JsonBodies)
     app.add_middleware(RequestIds)
     return app
 
@@ -60,43 +62,50 @@ def _answer(problem: Problem) -> Response:
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
-    problem = explain(error)
-    # What is wrong in a declaration is told as what is wrong in any other body here.
-    return _answer(replace(problem, status=422) if problem.status == 400 else problem)
+    return _answer(explain_admin(error))
 
 
-async def _invalid(_request: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101  # it is registered for that
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
+    if first["type"] == "json_invalid" or tuple(first["loc"]) == ("body",):
+        # Not a matter of one field: what was sent as a whole is not what is taken here.
+        why = _no_json(first) if first["type"] == "json_invalid" else f"the body is wrong: {first['msg']}"
+        kind = sent_as(request.scope)
+        advice = "" if kind is None else f" It was sent as {kind}: send JSON, with Content-Type: application/json."
+        return _answer(Problem(422, f"The request is wrong: {why}.{advice} /docs says what is expected.", _INVALID))
     place = ".".join(str(part) for part in first["loc"][1:])
-    told = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:]) or e['loc'][0]}: {e['msg']}" for e in error.errors())
+    told = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:]) or e['loc'][0]}: {e['msg']}" for e in errors)
     return _answer(
-        Problem(
-            422, f"The request is wrong: {told}. /docs says what is expected.", "invalid_request", param=place or None
-        )
+        Problem(422, f"The request is wrong: {told}. /docs says what is expected.", _INVALID, param=place or None)
     )
 
 
+def _no_json(error: dict[str, Any]) -> str:
+    why = str(error["ctx"]["error"]).rstrip(".")
+    return f"its body is not valid JSON: {why} (character {error['loc'][-1]})"
+
+
 async def _http(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself, in our words."""
     assert isinstance(error, HTTPException)  # noqa: S101  # it is registered for that
-    message, code = str(error.detail), "error"
-    if error.status_code == 404:
-        code = "not_found"
-        if message == "Not Found":
-            message, code = f"There is no {request.url.path}. /docs lists what there is.", "unknown_route"
-    elif error.status_code == 405:
-        message, code = (
-            f"{request.method} is not possible on {request.url.path}. /docs lists what is.",
-            "method_not_allowed",
-        )
-    answer = _answer(Problem(error.status_code, message, code))
+    path = request.url.path
+    if error.status_code == 405:
+        told: MMError | None = MethodNotAllowed(f"{request.method} is not possible on {path}. /docs lists what is.")
+    elif error.status_code == 404 and error.detail == "Not Found":
+        told = UnknownRoute(f"There is no {path}. /docs lists what there is.")
+    else:
+        told = None
+    code = "not_found" if error.status_code == 404 else "error"
+    answer = _answer(Problem(error.status_code, str(error.detail), code) if told is None else explain_admin(told))
     answer.headers.update(error.headers or {})
     return answer
 
 
 async def _failed(_request: Request, error: Exception) -> Response:
     """Tells nothing of the error itself, which the server logs."""
-    return _answer(explain(error))
+    return _answer(explain_admin(error))
 
 
 class RequestIds:

@@ -44,3 +44,8 @@ async def metrics(the: The, request: Request) -> Response:
     if settings.engines:
         text += engine_metrics.merge(await engine_metrics.scrape(the.manager.instances()))
     return Response(text, media_type=CONTENT_TYPE)
+
+
+for _path, _endpoint in (("/health", health), ("/ready", ready), ("/metrics", metrics)):
+    # Load balancers and monitors ask so. Not in the document: it would be a second operation of the same name.
+    router.add_api_route(_path, _endpoint, methods=["HEAD"], include_in_schema=False)

@@ -25,6 +25,7 @@ from vllm_mm.api.settling import settled
 from vllm_mm.control.declarations import declared_id
 from vllm_mm.domain.errors import BadRequest, Conflict
 from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.lifecycle import State
 from vllm_mm.engine.manager import ProcessManager
 
 router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/models", tags=["models"], responses=REFUSALS)
@@ -55,6 +56,9 @@ ACTS: dict[str, tuple[Act, str]] = {
     "reset": (ProcessManager.reset, "Forget the failures of a model that is FAILED or in BACKOFF."),
 }
 
+LOADS = frozenset({"start", "restart", "wake"})
+"""Acts after which it should be READY."""
+
 
 @router.get("", name="list_models")
 async def list_models(the: The, key: Reader) -> list[ModelOut]:
@@ -74,7 +78,7 @@ def _add_act(name: str, act: Act, summary: str) -> None:
     async def route(the: The, key: Operator, response: Response, id: str, wait: Wait = None) -> InstanceOut:  # noqa: A002  # the path's name
         spec = resolve(the, id)
         await act(the.manager, spec.id, cause(key))
-        return await _answer(the, response, spec.id, wait)
+        return await _answer(the, response, spec.id, wait, wanted=name in LOADS)
 
     router.add_api_route(
         f"/{{id:path}}/{name}", route, methods=["POST"], name=f"{name}_model", status_code=202, summary=summary,
@@ -159,9 +163,19 @@ def _shown(the: Services, key: Key, model_id: str) -> ModelOut:
     return present.model(the.manager, spec, secrets=key.allows(Scope.ADMIN))
 
 
-async def _answer(the: Services, response: Response, model_id: str, wait: float | None) -> InstanceOut:
-    if wait is not None and await settled(the, model_id, wait):
-        if refused := the.manager.refused_because(model_id):
-            raise Conflict(f"{model_id} was not loaded: {refused}")
-        response.status_code = 200
-    return present.instance(the.manager, model_id)
+async def _answer(
+    the: Services, response: Response, model_id: str, wait: float | None, *, wanted: bool = False
+) -> InstanceOut:
+    """`wanted`: the act was to make it READY, so that anything else is told with its reason."""
+    if wait is None or not await settled(the, model_id, wait):
+        return present.instance(the.manager, model_id)
+    shown = present.instance(the.manager, model_id)
+    if wanted and shown.state not in {State.READY, State.BACKOFF, State.FAILED}:
+        # A start that failed is in one of the other two, with its reason; here there was none, or somebody ended it.
+        why = the.manager.refused_because(model_id) or (
+            f"it is {shown.state.value} again ({shown.reason or 'nobody said why'}). "
+            f"GET /api/events?tail=20&follow=0&model={model_id} says what came between."
+        )
+        raise Conflict(f"{model_id} was not loaded: {why}")
+    response.status_code = 200
+    return shown

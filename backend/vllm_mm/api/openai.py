@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from vllm_mm.api.problems import explain
+from vllm_mm.api.problems import MethodNotAllowed, explain
 from vllm_mm.domain.errors import MMError, PayloadTooLarge, UnknownModel, UnknownRoute
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
@@ -20,7 +20,7 @@ from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.head import read_head
 from vllm_mm.gateway.identity import require
-from vllm_mm.gateway.ports import Framing, Headers, Problem
+from vllm_mm.gateway.ports import Framing, Headers
 from vllm_mm.gateway.relay import Call
 from vllm_mm.gateway.routes import ROUTES, Form, Route
 
@@ -83,8 +83,6 @@ class OpenAIApp:
                 raise UnknownRoute(f"There is no {method} {path} here. GET /docs lists what there is.")
         except MMError as error:
             problem = explain(error)
-            if isinstance(error, MethodNotAllowed):
-                problem = Problem(405, error.message, error.code)
             form = route.form if route is not None else Form.OPENAI
             status, body = problem.status, error_body(problem, form, request_id)
             extra += problem.headers.items()
@@ -175,12 +173,6 @@ class OpenAIApp:
                 return b"", too_large(limit), False
             if not message.get("more_body", False):
                 return body, None, False
-
-
-class MethodNotAllowed(MMError):
-    """A known path with a method that it does not have."""
-
-    code = "method_not_allowed"
 
 
 def too_large(limit: int) -> PayloadTooLarge:

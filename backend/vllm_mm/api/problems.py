@@ -1,7 +1,8 @@
-"""The one table from the product's errors to HTTP."""
+"""The one table from the product's errors to HTTP, for the data plane and for the admin API."""
 
 import math
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from vllm_mm.domain.errors import (
     BadRequest,
@@ -20,21 +21,41 @@ from vllm_mm.domain.errors import (
     UpstreamTimeout,
 )
 from vllm_mm.gateway.ports import Problem
+from vllm_mm.store.failures import DatabaseFull
 
-STATUS: Final[tuple[tuple[type[MMError], int], ...]] = (
-    (PayloadTooLarge, 413),
-    (BadRequest, 400),
-    (ConfigError, 400),
-    (Unauthorized, 401),
-    (Forbidden, 403),
-    (UnknownModel, 404),
-    (UnknownRoute, 404),
-    (Conflict, 409),
-    (RateLimited, 429),
-    (UpstreamDied, 502),
-    (Unavailable, 503),
-    (RequestCut, 503),
-    (UpstreamTimeout, 504),
+
+class MethodNotAllowed(MMError):
+    """A known path with a method that it does not have."""
+
+    code = "method_not_allowed"
+
+
+class Row(NamedTuple):
+    """Which status an error has."""
+
+    kind: type[MMError]
+    status: int
+    admin: int | None = None
+    """In the admin API, where that differs: what is wrong in a declaration is told as what is wrong in any other body
+    there, which FastAPI answers with 422; OpenAI's API, and with it the data plane, says 400."""
+
+
+TABLE: Final[tuple[Row, ...]] = (
+    Row(PayloadTooLarge, 413),
+    Row(BadRequest, 400, admin=422),
+    Row(ConfigError, 400, admin=422),
+    Row(Unauthorized, 401),
+    Row(Forbidden, 403),
+    Row(UnknownModel, 404),
+    Row(UnknownRoute, 404),
+    Row(MethodNotAllowed, 405),
+    Row(Conflict, 409),
+    Row(RateLimited, 429),
+    Row(UpstreamDied, 502),
+    Row(DatabaseFull, 507),
+    Row(Unavailable, 503),
+    Row(RequestCut, 503),
+    Row(UpstreamTimeout, 504),
 )
 """The first that fits counts, so special kinds stand before their base."""
 
@@ -44,10 +65,12 @@ _RETRY_AFTER_DEFAULT: Final = 5
 
 
 def explain(error: BaseException) -> Problem:
-    """What a client is told. An error that is not one of ours shows nothing of itself: it may hold anything."""
+    """What a client of the data plane is told. An error that is not one of ours shows nothing of itself: it may hold
+    anything."""
     if not isinstance(error, MMError):
         return Problem(500, "The server failed on this request; its log says why.", MMError.code)
-    status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
+    row = _row(error)
+    status = row.status if row is not None else 500
     retry_after = None
     if status in {429, 503}:
         seconds = _RETRY_AFTER_DEFAULT if error.retry_after is None else error.retry_after
@@ -60,3 +83,14 @@ def explain(error: BaseException) -> Problem:
         retry_after=retry_after,
         headers={b"www-authenticate": b"Bearer"} if status == 401 else {},
     )
+
+
+def explain_admin(error: BaseException) -> Problem:
+    """What a client of the admin API is told."""
+    problem = explain(error)
+    row = _row(error)
+    return problem if row is None or row.admin is None else replace(problem, status=row.admin)
+
+
+def _row(error: BaseException) -> Row | None:
+    return next((row for row in TABLE if isinstance(error, row.kind)), None)

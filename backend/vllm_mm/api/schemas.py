@@ -11,7 +11,6 @@ from vllm_mm.control.plan import Act
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import EngineKind, LauncherKind, Source, Task
-from vllm_mm.domain.usage import Outcome
 from vllm_mm.settings import ModelConfig
 
 
@@ -223,31 +222,6 @@ class StatusOut(Out):
     alerts: list[str]
 
 
-class RequestOut(Out):
-    """A row of the request ledger."""
-
-    id: str
-    request_id: str
-    at: float
-    route: str
-    model: str | None
-    asked: str | None
-    key: str | None
-    stream: bool
-    outcome: Outcome
-    status: int
-    error: str | None
-    queued_s: float | None
-    ttft_s: float | None
-    total_s: float
-    bytes_in: int
-    bytes_out: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cached_tokens: int | None
-    generation: int | None
-
-
 class KeyOut(Out):
     id: str
     name: str
@@ -285,12 +259,6 @@ class EventOut(Out):
     model: str | None
     cause: str
     data: dict[str, Any]
-
-
-class RequestsOut(Out):
-    requests: list[RequestOut]
-    next: int | None
-    """Give it as `before` for the next page; null when this was the last."""
 
 
 class HealthOut(Out):

@@ -12,11 +12,12 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from vllm_mm.clock import Clock
+from vllm_mm.store.failures import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-TRANSIENT: tuple[type[Exception], ...] = (OperationalError, InterfaceError, PoolTimeout, OSError)
+TRANSIENT: tuple[type[Exception], ...] = (DatabaseUnavailable, OperationalError, InterfaceError, PoolTimeout, OSError)
 """A locked or full or vanished database: the same rows are tried again. Anything else is the fault of a row."""
 _BACKOFF_MAX = 5.0
 _ALERT_AFTER = 10.0

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from vllm_mm.domain.errors import ConfigError
+from vllm_mm.store.failures import told
 
 BUSY_TIMEOUT_MS = 5000
 """How long SQLite waits for another process's write before it gives up with "database is locked"."""
@@ -95,17 +96,21 @@ class Database:
 
     @asynccontextmanager
     async def write(self) -> AsyncGenerator[AsyncConnection]:
-        """One transaction that changes something: committed at the end of the block, rolled back if it raises."""
-        async with self._writer or nullcontext(), self._engine.connect() as connection:
-            await connection.execution_options(**{_WRITES: True})
-            async with connection.begin():
-                yield connection
+        """One transaction that changes something: committed at the end of the block, rolled back if it raises.
+
+        Raises DatabaseUnavailable when the database cannot take it now."""
+        with told():
+            async with self._writer or nullcontext(), self._engine.connect() as connection:
+                await connection.execution_options(**{_WRITES: True})
+                async with connection.begin():
+                    yield connection
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
-        """One consistent view, never held up by a writer."""
-        async with self._engine.connect() as connection:
-            yield connection
+        """One consistent view, never held up by a writer. Raises DatabaseUnavailable when it cannot be read now."""
+        with told():
+            async with self._engine.connect() as connection:
+                yield connection
 
     def insert_new(self, table: type[Any], *unique: str) -> Any:
         """An INSERT that leaves rows alone whose `unique` columns are there already."""

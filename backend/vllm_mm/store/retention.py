@@ -8,6 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from vllm_mm.clock import Clock
 from vllm_mm.settings import RetentionConfig
 from vllm_mm.store.database import Database
+from vllm_mm.store.failures import DatabaseUnavailable
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.tables import Request, Start
 
@@ -35,7 +36,7 @@ class Retention:
         while True:
             try:
                 await self.prune()
-            except (SQLAlchemyError, OSError) as e:
+            except (DatabaseUnavailable, SQLAlchemyError, OSError) as e:
                 log.warning("cannot delete old rows now: %s", e)
             await self._clock.sleep(INTERVAL)
 

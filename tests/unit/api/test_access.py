@@ -1,6 +1,7 @@
 """Who may do what, and how refusals look."""
 
 import httpx
+import pytest
 from fastapi.routing import APIRoute
 
 from admin_rig import ADMIN, INFER, OPERATE, READ, Admin
@@ -11,6 +12,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/health"): EVERYBODY,
     ("GET", "/ready"): EVERYBODY,
     ("GET", "/metrics"): EVERYBODY,
+    **{("HEAD", path): EVERYBODY for path in ("/health", "/ready", "/metrics")},
     ("GET", "/api/models"): READERS,
     ("POST", "/api/models"): ADMINS,
     ("GET", "/api/models/{id:path}"): READERS,
@@ -94,6 +96,48 @@ async def test_refusals_have_our_shape(api: Admin) -> None:
         answer = await api.client.request(method, path)
         assert answer.status_code == status, answer.text
         assert_problem(answer, code)
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/", "/docs", "/openapi.json"])
+async def test_head_is_answered_where_get_is(api: Admin, path: str) -> None:
+    """Load balancers and monitors ask with HEAD: the status of GET, and no second operation in the document."""
+    assert (await api.client.head(path)).status_code == (await api.client.get(path)).status_code == 200
+    assert "head" not in str((await api.client.get("/openapi.json")).json()["paths"].get(path, {}))
+
+
+NEW_KEY = b'{"name": "ci", "scopes": ["read"]}'
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "application/x-www-form-urlencoded", "text/plain;charset=UTF-8", "application/json; charset=utf-8"]
+)
+async def test_json_is_taken_whatever_it_is_called(api: Admin, kind: str | None) -> None:
+    """No content type (most small clients), or a form's (curl -d): it is JSON, so it is read as JSON."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    answer = await api.client.post("/api/models", content=b'{"id": "x", "engine": "sim"}', headers=headers)
+    assert answer.status_code == 201, answer.text
+    answer = await api.client.post("/api/keys", content=NEW_KEY, headers=headers)
+    assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "told"),
+    [
+        (b"name=ci&scopes=read", "application/x-www-form-urlencoded", "sent as application/x-www-form-urlencoded"),
+        (b"", None, "sent as no content type"),
+        (b"[1]", "text/plain", "Content-Type: application/json"),
+        (b'{"name": }', "application/json", "not valid JSON"),
+    ],
+)
+async def test_a_body_that_is_not_json_is_told_what_to_send(
+    api: Admin, body: bytes, kind: str | None, told: str
+) -> None:
+    """How it was called, and what is taken; where it was called JSON, where it stops being that."""
+    answer = await api.client.post("/api/keys", content=body, headers={} if kind is None else {"Content-Type": kind})
+    assert answer.status_code == 422
+    assert_problem(answer, "invalid_request")
+    assert told in answer.json()["error"]["message"]
+    assert ("Content-Type: application/json" in answer.text) == (kind != "application/json")
 
 
 async def test_every_answer_has_a_request_id(api: Admin) -> None:

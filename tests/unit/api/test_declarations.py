@@ -1,11 +1,16 @@
 """Models made over the API: stored, checked, changed, removed; those of the file stay as they are."""
 
 import asyncio
+import contextlib
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
-from admin_rig import Admin
+import vllm_mm.store.database
+from admin_rig import Admin, admin
 from vllm_mm.store.models import Models
 
 NEW: dict[str, Any] = {
@@ -163,3 +168,37 @@ async def test_a_model_that_is_made_again_is_the_new_one(api: Admin) -> None:
     instance = api.world.manager.require("org/new")
     assert instance.spec.command == ("serve", "{port}")
     assert instance.spec.memory == 3 * 1024**3
+
+
+async def test_a_full_disk_is_507_with_advice_and_changes_nothing(tmp_path: Path) -> None:
+    """SQLite's own error for a full disk, brought about by its page limit: told, not hidden behind a 500."""
+    async with admin(tmp_path) as api:
+        async with api.database.read() as connection:
+            pages = (await connection.exec_driver_sql("PRAGMA page_count")).scalar_one()
+        event.listen(
+            api.database.engine.sync_engine, "checkout", lambda c, *_: c.execute(f"PRAGMA max_page_count={pages}")
+        )
+        answer = await api.client.post("/api/models", json={**NEW, "env": {"LONG": "x" * 200_000}})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (507, "database_full"), answer.text
+        assert "full" in error["message"]
+        assert "Free some space" in error["message"]
+        assert "retry-after" not in answer.headers
+        assert (await api.client.get("/api/models")).json() == []
+
+
+async def test_a_locked_database_is_503_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program holds it for longer than we wait: 503 with Retry-After, and once it is free the same request works."""
+    monkeypatch.setattr(vllm_mm.store.database, "BUSY_TIMEOUT_MS", 20)
+    async with admin(tmp_path) as api:
+        with contextlib.closing(sqlite3.connect(tmp_path / "data/state.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            answer = await api.client.post("/api/models", json=NEW)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (503, "database_unavailable"), answer.text
+            assert "database is locked" in error["message"]
+            assert "Another program holds it" in error["message"]
+            assert answer.headers["retry-after"] == "5"
+            assert (await api.client.post("/api/keys", json={"name": "x"})).status_code == 503
+            other.execute("ROLLBACK")
+        assert (await api.client.post("/api/models", json=NEW)).status_code == 201

@@ -66,6 +66,37 @@ async def test_wait_ends_with_a_failed_start(api: Admin) -> None:
     assert "no such program" in answer.json()["reason"]
 
 
+async def test_wait_for_a_start_that_came_to_nothing_is_409(api: Admin) -> None:
+    """Called off before there was a process, taken back without a word, or ended by somebody: never 200 with an empty reason."""
+    api.world.healthy_at_once = False
+    waiting = asyncio.ensure_future(api.client.post("/api/models/a/start?wait=60"))
+    await api.world.clock.advance(1.0)
+    await api.client.post("/api/models/a/stop")
+    await api.world.clock.advance(1.0)
+    answer = await waiting
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    assert "a was not loaded: it is stopped again (stopped by operator ada-admin)" in answer.json()["error"]["message"]
+
+    held = api.world.manager.lease(api.world.ticket("Qwen/Qwen2.5-7B"))
+    api.world.healthy_at_once = True
+    async with held:  # nothing fits beside it: the wish for a waits
+        waiting = asyncio.ensure_future(api.client.post("/api/models/a/start?wait=60"))
+        await api.world.clock.advance(1.0)
+        assert not waiting.done()
+        await api.world.manager.retire("a", "reload")
+        await api.world.clock.advance(2.0)
+        answer = await waiting
+    assert answer.status_code == 409, answer.text
+    assert "a was not loaded: it is stopped again" in answer.json()["error"]["message"]
+
+
+async def test_waiting_for_another_act_does_not_tell_of_an_old_start(api: Admin) -> None:
+    """What came of the last wish is said to who wished, not to who pins or stops."""
+    api.world.manager._refusals["a"] = "no room"
+    for act in ("pin", "unpin", "reset", "drain"):
+        assert (await api.client.post(f"/api/models/a/{act}?wait=5")).status_code == 200, act
+
+
 @pytest.mark.parametrize(
     ("acts", "state"),
     [

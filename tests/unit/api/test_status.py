@@ -1,13 +1,15 @@
 """What can be looked at: instances, devices, queue, plan, status, requests, health, keys."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import httpx
 
 from admin_rig import READ, ROW, Admin
+from vllm_mm.api.rows import RequestOut
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.specs import GIB
+from vllm_mm.domain.usage import RequestRecord, Usage
 
 
 async def test_instances_are_those_that_ran_or_are_about_to(api: Admin) -> None:
@@ -138,6 +140,20 @@ async def test_requests_come_in_pages_newest_first(api: Admin) -> None:
     assert ([r["id"] for r in second["requests"]], second["next"]) == (["r1", "r0"], None)
     only = (await api.client.get("/api/requests?model=b")).json()["requests"]
     assert [(r["id"], r["prompt_tokens"], r["outcome"]) for r in only] == [("r2", 3, "ok")]
+
+
+def test_a_row_of_the_ledger_is_shown_with_every_field_of_its_record() -> None:
+    """The API's row is derived from the record: what is added there is shown here, with its type, and the usage flat."""
+    names = {f.name for f in fields(RequestRecord)} - {"usage"} | {f.name for f in fields(Usage)}
+    assert set(RequestOut.model_fields) == names
+    shown = RequestOut.of(ROW).model_dump()
+    assert {n: shown[n] for n in ("id", "total_s", "prompt_tokens", "cached_tokens", "generation")} == {
+        "id": "req_1",
+        "total_s": 1.5,
+        "prompt_tokens": 3,
+        "cached_tokens": None,
+        "generation": 1,
+    }
 
 
 async def test_ready_is_503_with_reasons(api: Admin) -> None:
