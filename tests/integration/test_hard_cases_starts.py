@@ -31,7 +31,13 @@ FAILURES: dict[str, tuple[dict[str, Any], str, str, float]] = {
     "is not there": (
         {"engine": "command", "command": ["/nonexistent/engine", "{port}"], "memory": "1GiB"}, "failed", "no such program", 2.0,
     ),
-    "refuses its arguments": (sim(tokens_per_second="fast", model=OFTEN), "failed", "tokens_per_second", 3.0),
+    "refuses its arguments": (
+        {
+            "engine": "command", "memory": "1GiB", **OFTEN,
+            "command": ["sh", "-c", "echo 'serve: error: unrecognized arguments: --nope'; exit 2", "{port}"],
+        },
+        "failed", "--nope", 3.0,
+    ),
     "finds its port taken": (
         {
             "engine": "command", "memory": "1GiB", **OFTEN,

@@ -325,6 +325,7 @@ async def test_a_missing_executable_says_which(rig: Rig) -> None:
     with pytest.raises(FileNotFoundError, match="executable") as caught:
         await rig.launcher.start(plan)
     assert caught.value.filename == "no-such-program"
+    assert os.environ["PATH"] not in str(caught.value)  # it goes to the log: clients read this
     plain = rig.tmp / "plain"
     plain.write_text("not a program")
     with pytest.raises(PermissionError, match="not an executable") as refused:

@@ -78,14 +78,23 @@ def _host_memory(match: re.Match[str]) -> KnownFailure:
     )
 
 
+_HELP = {
+    "vllm": " (`vllm serve --help=all` lists them)",
+    "vllm serve": " (`vllm serve --help=all` lists them)",
+    "vllm-mm sim": " (`vllm-mm sim --help` lists them)",
+}
+
+
 def _bad_argument(match: re.Match[str]) -> KnownFailure:
-    text = match[1].strip()
+    program, text = match[1].strip(), match[2].strip()
     unknown = re.search(r"unrecognized arguments: (--?[\w-]+)", text)
     named = re.search(r"argument (--?[\w-]+)", text)
     what = unknown[1] if unknown else named[1] if named else ""
     where = f"Correct `{what.lstrip('-')}` in the model's args" if what else "Correct the model's args"
+    if program == "vllm-mm sim":
+        where = "Correct the model's `sim`"
     return KnownFailure(
-        "bad_argument", _short(f"The engine refuses its command line: {text}"), where + " (`vllm serve --help=all` lists them).",
+        "bad_argument", _short(f"The engine refuses its command line: {text}"), f"{where}{_HELP.get(program, '')}.",
         permanent=True,
     )  # fmt: skip
 
@@ -155,7 +164,7 @@ _FAILURES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], KnownFailure]]
                 "Remove enable-sleep-mode from the model's args (vLLM has it on GPUs only).", permanent=True,
             ),
         ),
-        (r"^[\w./ -]{1,80}: error: (.+)", _bad_argument),
+        (r"^([\w./ -]{1,80}): error: (.+)", _bad_argument),
         (
             r"User-specified max_model_len \((\d+)\) is greater than the derived max_model_len \(\S*?=?(\d+)",
             _failure(

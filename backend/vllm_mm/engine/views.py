@@ -126,7 +126,7 @@ def start_failed(instance: ModelInstance, reason: str, now: float) -> StartFaile
         after = max(1.0, lc.backoff_delay(i.retry, max(1, i.failures)))
         then = "Try again."
     return StartFailed(
-        f"The model `{i.model}` could not be served: {reason or i.reason}. {then}",
+        f"The model `{i.model}` could not be served: {(reason or i.reason).rstrip('.')}. {then}",
         phase=phase,
         log_tail=instance.tail(20),
         retry_after=retry_after(after),

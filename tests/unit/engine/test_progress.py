@@ -219,6 +219,19 @@ def test_failures_that_need_a_gpu_or_a_network_are_recognised(line: str, kind: s
 
 
 @pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("vllm-mm sim: error: argument --sim: startup: 'soon' is not a duration", "Correct the model's `sim` (`vllm-mm sim --help` lists them)."),
+        ("vllm serve: error: argument --x: y", "Correct `x` in the model's args (`vllm serve --help=all` lists them)."),
+        ("llama-server: error: unrecognized arguments: --x", "Correct `x` in the model's args."),
+    ],
+)  # fmt: skip
+def test_the_help_that_is_named_is_that_of_the_engine(line: str, advice: str) -> None:
+    """Whose command line was refused, that one's help is named, and none where we know of none."""
+    assert known(line).advice == advice
+
+
+@pytest.mark.parametrize(
     ("line", "phase", "percent"),
     [
         ("Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:01<00:01,  1.9it/s]", "weights", 50),

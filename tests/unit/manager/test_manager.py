@@ -7,6 +7,7 @@ import pytest
 
 from fakes_engine import World, model, world
 from vllm_mm.domain.errors import (
+    ConfigError,
     Conflict,
     NoRoom,
     QueueFull,
@@ -71,6 +72,15 @@ async def test_failed_start_clears_the_slot_and_answers_every_waiter() -> None:
         assert w.manager.loading("a") is None
         assert w.manager.ledger.reservations == {}
         assert w.queue.size == 0
+
+
+async def test_a_reason_that_is_a_sentence_is_not_ended_twice() -> None:
+    """Advice ends with a full stop of its own."""
+    async with world(model("a")) as w:
+        w.launch_errors["a"] = ConfigError("Correct the model's args.")
+        waiting = asyncio.create_task(get(w, w.ticket("a")))
+        await w.clock.advance(0.5)
+        assert "Correct the model's args. " in str(waiting.exception())
 
 
 async def test_crash_while_loading_answers_waiters_and_backs_off() -> None:

@@ -133,7 +133,7 @@ class LocalLauncher:
             _LOG.warning("%s is not adopted: its log cannot be opened: %s", record.model, error)
             os.close(pidfd)
             return None
-        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid())
+        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid(), launcher="")
 
     async def sweep(self, record: LaunchRecord, deadline: float) -> SweepReport:
         known = record.pid > 0 and record.boot_id == procfs.boot_id()
@@ -207,5 +207,7 @@ def _find(plan: LaunchPlan) -> str:
         name = plan.argv[0]
         if os.sep in name and Path(name).exists():
             raise PermissionError(13, "not an executable file", name)
-        raise FileNotFoundError(2, f"no such program (looked in PATH={path}); set `executable` to its full path", name)
+        _LOG.warning("%s: no program %r in PATH=%s", plan.model, name, path)
+        where = "" if os.sep in name else " on the server's PATH"
+        raise FileNotFoundError(2, f"no such program{where}; correct the model's `executable` or `command`", name)
     return found
