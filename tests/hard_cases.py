@@ -217,8 +217,8 @@ class Case:
         return {m.launch for m in marks if m is not None and m.launch is not None} - {ZYGOTE_TOKEN}
 
     def engines(self) -> dict[int, str]:
-        """Living processes of this server but the controller."""
-        return {p: n for p, n in self.serving.left().items() if p != self.serving.pid}
+        """Living processes of this server but the controller and its zygotes."""
+        return {p: n for p, n in self.serving.left().items() if p != self.serving.pid and not _zygote(p)}
 
 
 async def until(
@@ -251,3 +251,8 @@ def locked_database(path: Path) -> Any:
         connection.execute("ROLLBACK")
     finally:
         connection.close()
+
+
+def _zygote(pid: int) -> bool:
+    marks = procfs.read_marks(pid)
+    return marks is not None and marks.launch == ZYGOTE_TOKEN

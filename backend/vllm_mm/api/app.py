@@ -9,9 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from vllm_mm.api import admin, dashboard, health, keys, live, models
+from vllm_mm.api import admin, dashboard, health, keys, launchers, live, models
 from vllm_mm.api.bodies import JsonBodies, sent_as
 from vllm_mm.api.dependencies import Services
+from vllm_mm.api.documentation import say_how_keys_are_sent
 from vllm_mm.api.problems import MethodNotAllowed, explain_admin
 from vllm_mm.domain.errors import BadRequest, MMError, UnknownRoute
 from vllm_mm.gateway.bodies import error_body
@@ -36,10 +37,12 @@ def create_app(services: Services) -> FastAPI:
     app = FastAPI(
         title="vllm-mm", version=services.version, description=DESCRIPTION,
         redirect_slashes=False,
+        docs_url=None, redoc_url=None,  # FastAPI's own pages load their scripts from another host; see `dashboard`
     )  # fmt: skip
+    say_how_keys_are_sent(app)
     app.state.services = services
     # The order matters: routes under {id:path} with a last word of their own come before the bare ones.
-    for part in (health, live, models, admin, keys):
+    for part in (health, live, launchers, models, admin, keys):
         # Not include_router: that builds each route a second time, at its first request and on the event loop (half a second).
         app.router.routes.extend(part.router.routes)
     dashboard.attach(app)

@@ -14,6 +14,7 @@ from vllm_mm.control.declarations import Declarations
 from vllm_mm.domain.errors import Forbidden
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.launchers.warm import WarmView
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.gateway.identity import Keyring
@@ -45,6 +46,8 @@ class Services:
     started_at: float
     """Unix time."""
     metrics: Metrics
+    launchers: Callable[[], WarmView] = WarmView
+    """What the launchers did, and which zygotes there are."""
     checks: Sequence[Callable[[], str | None]] = ()
     """More reasons for `/ready`: each says what is wrong, or None."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -42,7 +42,7 @@ def instance(manager: ProcessManager, model: str) -> InstanceOut:
         reason=view.reason, devices=list(view.devices), pid=view.pid, in_flight=view.in_flight, queued=view.queued,
         since=view.since, failures=view.failures,
         memory=MemoryOut(reserved=dict(view.reserved), used=manager.require(model).memory),
-        generation=view.generation, pinned=view.pinned, pending=pending(manager, view), idle_s=view.idle_s,
+        generation=view.generation, launcher=manager.require(model).launcher, pinned=view.pinned, pending=pending(manager, view), idle_s=view.idle_s,
     )  # fmt: skip
 
 

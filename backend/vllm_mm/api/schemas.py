@@ -54,6 +54,9 @@ class InstanceOut(Out):
     memory: MemoryOut
     generation: int
     """Counts launches; 0 when it never ran."""
+    launcher: str
+    """How its process came into being: `warm` (forked from a zygote) or `local`; empty without one, or when an earlier
+    controller started it."""
     pinned: bool
     pending: bool
     """Something is under way: a load, a drain, a stop, or a wish that waits for room."""

@@ -137,6 +137,11 @@ class ModelInstance:
         return self._process.record if self._process is not None else None
 
     @property
+    def launcher(self) -> str:
+        """How its process came into being; see `ports.EngineProcess.launcher`. Empty without a process."""
+        return self._process.launcher if self._process is not None else ""
+
+    @property
     def phases(self) -> Mapping[str, float]:
         """Seconds spent in each phase of the current or last load."""
         return self._phases
@@ -430,6 +435,7 @@ class ModelInstance:
         if not self._tools.launcher.distrust(plan, f"a {process.launcher} start {status}; last lines: {last}"):
             return False
         self._distrusted = True
+        self._stop_watching()  # whoever asks the process that died whether it is ready
         report = await process.stop(graceful=False, grace=0, deadline=self._state.timeouts.stop)
         if self._state.generation != generation or self._state.state is not State.STARTING:
             return True  # called off meanwhile, and whoever did that has stopped the process too

@@ -19,6 +19,7 @@ from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.readings import Readings
+from vllm_mm.control.warmup import Warmup
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
@@ -91,7 +92,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             stack.enter_context(guarded(owner))
         become_subreaper()
         pool = ZygotePool(
-            owner, clock, logs=places.logs, tmp=places.run, idle_after=settings.warm.idle_after,
+            owner, clock, logs=places.logs, tmp=places.cache / "zygotes", idle_after=settings.warm.idle_after,
             tell=lambda kind, data: journal.emit(kind, data=data),
         )  # fmt: skip
         launcher = WarmLauncher(
@@ -138,13 +139,15 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics,
-            checks=(rows.problem, background.problem),
+            launchers=launcher.view, checks=(rows.problem, background.problem),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("idle times", IdleWatch(manager, clock).run())
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, settings.retention, clock).run())
         background.start("metrics of events", metrics.follow(journal))
+        if settings.warm.preload:
+            background.start("zygotes", Warmup(manager, launcher, places, clock).run())
         stack.push_async_callback(background.close)
         yield Server(
             settings, clock, manager, queue, journal, keyring, services, gateway, models, admin_secret, inventory.notes

@@ -301,7 +301,7 @@ class ZygotePool:
         self._make_room()
         zygote = _Zygote(recipe, self._clock)
         try:
-            zygote.spawn(self._owner, self._logs / f"zygote-{recipe.key}.log", self._tmp / "z")
+            zygote.spawn(self._owner, self._logs / f"zygote-{recipe.key}.log", self._tmp)
             self._living[recipe] = zygote
             self._tell("zygote.started", {"key": recipe.key, "python": recipe.python, "pid": zygote.pid})
             await zygote.prepare(warmth.needs)

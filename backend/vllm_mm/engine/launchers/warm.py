@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_mm.domain.specs import LauncherKind
@@ -33,13 +33,13 @@ class Distrust:
 class WarmView:
     """What the warm launcher did and has, for people to see."""
 
-    zygotes: tuple[ZygoteView, ...]
-    starts: Mapping[str, int]
+    zygotes: tuple[ZygoteView, ...] = ()
+    starts: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of processes, by launcher."""
-    fallbacks: int
+    fallbacks: int = 0
     """Warm starts that were asked for or tried, and became local ones."""
-    distrusted: tuple[Distrust, ...]
-    last_reason: str
+    distrusted: tuple[Distrust, ...] = ()
+    last_reason: str = ""
     """Why the last of the fallbacks was one."""
 
 
