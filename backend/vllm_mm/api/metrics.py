@@ -1,15 +1,16 @@
 """What Prometheus sees of the controller: counters fed by the ledger and the journal, gauges read at each scrape."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from vllm_mm.api.tally import RequestTally
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.usage import RequestRecord
+from vllm_mm.engine.launchers.warm import WarmView
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.store.journal import Journal
@@ -25,7 +26,13 @@ class Metrics:
     `observe_request` is to be called with each ledger row, `observe_event` with each event; both are quick.
     """
 
-    def __init__(self, manager: ProcessManager, queue: InferenceQueue, version: str) -> None:
+    def __init__(
+        self,
+        manager: ProcessManager,
+        queue: InferenceQueue,
+        version: str,
+        launchers: Callable[[], WarmView] = WarmView,
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._tally = RequestTally(_FAST)
         self.registry.register(self._tally)
@@ -48,6 +55,7 @@ class Metrics:
         self._reasons: dict[str, str] = {}
         self._kinds: dict[str, str] = {}
         self.registry.register(_Gauges(manager, queue, version))
+        self.registry.register(_Launches(launchers))
 
     def observe_request(self, record: RequestRecord) -> None:
         """A request has ended."""
@@ -147,6 +155,29 @@ class _Gauges(Collector):
             held |= {(d, reservation.model): size for d, size in reservation.device_bytes.items()}
         yield _gauge("vllm_mm_device_memory_bytes", "Memory of a device by kind.", ("device", "kind"), values)
         yield _gauge("vllm_mm_reserved_bytes", "Reserved by models.", ("device", "model"), held)
+
+
+class _Launches(Collector):
+    """How engines came into being."""
+
+    def __init__(self, launchers: Callable[[], WarmView]) -> None:
+        self._launchers = launchers
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._launchers()
+        starts = CounterMetricFamily("vllm_mm_process_starts", "Engine processes, by launcher.", labels=("launcher",))
+        for launcher, count in view.starts.items():
+            starts.add_metric((launcher,), count)
+        yield starts
+        yield CounterMetricFamily(
+            "vllm_mm_warm_fallbacks",
+            "Warm starts that were tried or asked for and became local ones.",
+            value=view.fallbacks,
+        )
+        yield _gauge(
+            "vllm_mm_zygote_private_bytes", "Memory that only the zygote uses.", ("zygote",),
+            {(z.key,): z.report.private for z in view.zygotes if z.pid is not None},
+        )  # fmt: skip
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> GaugeMetricFamily:

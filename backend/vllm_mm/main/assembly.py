@@ -123,7 +123,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         )
         admin_secret = await keys.ensure_admin() if settings.auth.mode == "keys" else None
         keyring.replace(await keys.all())
-        metrics = Metrics(manager, queue, __version__)
+        metrics = Metrics(manager, queue, __version__, launcher.view)
         ledger = Ledger(database)
         rows = WriteBehind[RequestRecord](ledger.add, clock, name="requests")
         rows.start()
