@@ -1,5 +1,6 @@
 """From the settings to what the engine layer works with."""
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -61,6 +62,12 @@ def run_dir(data: Path, owner: str) -> Path:
     if len(os.fsencode(inside)) <= RUN_PATH_BYTES:
         return inside
     return Path(tempfile.gettempdir()) / f"vllm-mm-{owner[:12]}"
+
+
+def leave(run: Path) -> None:
+    """At the end of the server: takes the directory of sockets away when nothing is in it, as after an end in order."""
+    with contextlib.suppress(OSError):  # engines were handed over, or it is gone already
+        run.rmdir()
 
 
 def private(path: Path) -> Path:

@@ -2,15 +2,12 @@
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Generator
-from pathlib import Path
 
 import uvicorn
 import uvloop
@@ -19,10 +16,11 @@ from vllm_mm import __version__
 from vllm_mm.api.app import create_app
 from vllm_mm.api.protocol import hot_protocol
 from vllm_mm.cli.options import ServeOptions
-from vllm_mm.control import reload, rules
+from vllm_mm.control import reload
 from vllm_mm.control.shutdown import hand_over, hurry, shutdown
 from vllm_mm.domain.errors import ConfigError, MMError
 from vllm_mm.gateway.memory import settle
+from vllm_mm.main.alone import alone
 from vllm_mm.main.assembly import Server, assemble, read_catalog
 from vllm_mm.settings import Settings, SettingsError, load
 
@@ -34,7 +32,7 @@ def serve(options: ServeOptions) -> int:
     try:
         settings = _settings(options)
         _log_to_stderr(settings)
-        with _alone(settings.paths.data_dir):
+        with alone(settings.paths.data_dir):
             return uvloop.run(_serve(settings, options))
     except SettingsError as error:
         print(error, file=sys.stderr)
@@ -55,25 +53,6 @@ def _log_to_stderr(settings: Settings) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per health poll otherwise
     logging.getLogger("httpcore").setLevel(logging.WARNING)
-
-
-@contextlib.contextmanager
-def _alone(data_dir: Path) -> Generator[None]:
-    """One controller per data directory. Raises ConfigError when there is another."""
-    path = rules.private(data_dir) / "lock"
-    with path.open("a+") as lock:
-        end = time.monotonic() + 10.0  # the one before us may be handing its engines over
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > end:
-                    raise ConfigError(
-                        f"another vllm-mm serves from {data_dir}. Stop it, or give this one its own --data-dir."
-                    ) from error
-                time.sleep(0.05)
-        yield
 
 
 class _Uvicorn(uvicorn.Server):
