@@ -78,6 +78,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         stack.push_async_callback(database.close)
         owner = await installation(database)
         places = rules.places(settings, owner, sys.executable, dict(os.environ))
+        stack.callback(rules.leave, places.run)
         journal = await Journal.open(database, clock)
         stack.push_async_callback(journal.close)
         inventory = build_inventory(
