@@ -16,6 +16,8 @@ from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.specs import GIB, ArgValue, EngineKind, ModelSpec, Task
 from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE, Address
+from vllm_mm.vocabulary.profile import IMPORTS_VARIABLE
+from vllm_mm.vocabulary.quantities import parse_duration
 
 SOCKET_PATH_BYTES = 107
 """What `sun_path` of a unix socket's address holds besides its final zero (unix(7))."""
@@ -138,6 +140,8 @@ def build(
         env.pop("VLLM_SERVER_DEV_MODE", None)
         if sleeps:
             env["VLLM_SERVER_DEV_MODE"] = "1"  # /sleep and /wake_up exist only then
+    if spec.engine is EngineKind.SIM and spec.sim.get("imports") is not None:
+        env[IMPORTS_VARIABLE] = f"{_duration(spec, 'imports'):g}"
     gpus = [d.id for d in chosen if d.kind == "gpu"]
     if gpus:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -151,6 +155,13 @@ def build(
         env.pop(name, None)
         env[name] = value
     return argv, env
+
+
+def _duration(spec: ModelSpec, key: str) -> float:
+    try:
+        return parse_duration(spec.sim[key])
+    except ValueError as error:
+        raise ConfigError(f"{spec.id}: sim.{key}: {error}") from error
 
 
 def _own_env(spec: ModelSpec, token: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from types import FrameType
 
 from vllm_mm.sim.core import hang
 from vllm_mm.sim.fork import fork_core
+from vllm_mm.sim.imports import pay
 from vllm_mm.sim.loading import Enter, Info, ready_steps, server_steps
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.options import Options, parse_options
@@ -28,6 +29,7 @@ _PATIENCE = 600.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one simulated engine until it ends; returns the exit code."""
     options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
+    pay(options.profile.imports)
     log = Log("APIServer")
     faults = options.profile.fault
     signal.signal(signal.SIGTERM, _swallow)

@@ -18,8 +18,10 @@ class Profile:
     weights: int = GIB
     """Bytes of weights over all ranks."""
     load_bandwidth: float = math.inf
+    imports: float = 0.0
+    """Seconds of Python imports, which a fork of a process that has done them is spared."""
     startup: float = 0.0
-    """Seconds of imports and set-up before the weights."""
+    """Seconds of set-up before the weights."""
     compile: float = 0.0
     graphs: float = 0.0
     tokens_per_second: float = 100.0

@@ -16,6 +16,8 @@ from vllm_mm.vocabulary.quantities import (
 )
 
 TASKS = ("generate", "embed", "score", "classify")
+IMPORTS_VARIABLE = "MM_SIM_IMPORTS"
+"""Environment variable with the seconds of the key `imports`: the cost has to be known before the arguments are read."""
 
 
 def _task(value: object) -> str:
@@ -51,6 +53,7 @@ def texts(value: object) -> list[str]:
 KEYS: Mapping[str, tuple[Callable[[object], Any], str]] = {
     "weights": (parse_size, "bytes of weights, over all ranks (1GiB)"),
     "load_bandwidth": (parse_bandwidth, "how fast weights are read, such as 2GiB/s (unlimited)"),
+    "imports": (parse_duration, "Python imports, paid once by a process and those forked from it (0s)"),
     "startup": (parse_duration, "set-up before the weights (0s)"),
     "compile": (parse_duration, "torch.compile (0s)"),
     "graphs": (parse_duration, "capture of CUDA graphs (0s)"),
