@@ -26,6 +26,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
         for act in ("start", "stop", "restart", "sleep", "wake", "drain", "undrain", "pin", "unpin", "reset")
     },
     ("GET", "/api/instances"): READERS,
+    ("GET", "/api/launchers"): READERS,
     ("GET", "/api/devices"): READERS,
     ("GET", "/api/queue"): READERS,
     ("GET", "/api/plan"): READERS,

@@ -34,7 +34,7 @@ class WarmView:
     """What the warm launcher did and has, for people to see."""
 
     zygotes: tuple[ZygoteView, ...] = ()
-    starts: Mapping[str, int] = field(default_factory=dict[str, int])
+    starts: Mapping[str, int] = field(default_factory=lambda: {"local": 0, "warm": 0})
     """Of processes, by launcher."""
     fallbacks: int = 0
     """Warm starts that were asked for or tried, and became local ones."""
