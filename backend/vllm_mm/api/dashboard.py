@@ -3,10 +3,13 @@
 It takes only what no other route could want: GET and HEAD outside the first path segments in RESERVED. So a wrong
 method or an unknown path of the API is refused as if there were no dashboard. Nothing here needs a key: the page asks
 for one and sends it with its own calls.
+
+The documentation of the API at `/docs` is a second page of the same build: nothing of it comes from another host.
 """
 
 import asyncio
 import gzip
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
+from vllm_mm.api.documentation import listing
 from vllm_mm.gateway.routes import ROUTES
 
 STATIC: Final = Path(__file__).parent.parent / "static"
@@ -31,6 +35,7 @@ RESERVED: Final = frozenset(
 """First path segments that are never the dashboard's."""
 
 _INDEX: Final = "index.html"
+_DOCS: Final = "docs.html"
 _HASHED: Final = "assets/"
 """The build puts here what has a hash of its content in its name, and nothing else."""
 _BASE: Final = b"<head>"
@@ -81,7 +86,9 @@ def attach(app: FastAPI, folder: Path = STATIC) -> None:
     """Serve the build in `folder` with `app`, after all its other routes. It is read when it is first asked for, and
     kept: a page and its assets are always of one build, also while another is installed over it. A server that found
     none looks again at the next request."""
-    app.router.routes.append(_Dashboard(folder))
+    dashboard = _Dashboard(folder)
+    app.add_route("/docs", dashboard.docs, include_in_schema=False)
+    app.router.routes.append(dashboard)
 
 
 class _Dashboard(BaseRoute):
@@ -101,12 +108,24 @@ class _Dashboard(BaseRoute):
         answer = await self._answer(Request(scope))
         await answer(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
+    async def docs(self, request: Request) -> Response:
+        """The documentation; without a build, a list of what there is."""
+        page = (await self._read()).get(_DOCS)
+        if page is not None:
+            return _response(request.headers, _based(page, "docs"), "no-cache")
+        text = listing(request.app.openapi())
+        return Response(text, media_type="text/html", headers={**_HEADERS, "Cache-Control": "no-store"})
+
+    async def _read(self) -> Mapping[str, _File]:
         if not self._files:
             self._files = await asyncio.to_thread(_read, self._folder)
+        return self._files
+
+    async def _answer(self, request: Request) -> Response:
+        files = await self._read()
         path = request.scope["path"].removeprefix("/")
-        found = self._files.get(path)
-        if found is not None and path != _INDEX:
+        found = files.get(path)
+        if found is not None and path not in {_INDEX, _DOCS}:
             lasting = "public, max-age=31536000, immutable" if path.startswith(_HASHED) else "no-cache"
             return _response(request.headers, found, lasting)
         # Any other address that a browser opens is a page, which the script in index.html knows; a missing asset is
@@ -116,7 +135,7 @@ class _Dashboard(BaseRoute):
         )
         if not page:
             raise HTTPException(404)
-        index = self._files.get(_INDEX)
+        index = files.get(_INDEX)
         if index is None:
             return Response(_NOT_BUILT, media_type="text/html", headers={**_HEADERS, "Cache-Control": "no-store"})
         return _response(request.headers, _based(index, path), "no-cache")

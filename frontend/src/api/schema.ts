@@ -103,6 +103,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/launchers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Launchers
+         * @description Zygotes, their memory, and how engines were started.
+         */
+        get: operations["list_launchers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/models": {
         parameters: {
             query?: never;
@@ -563,6 +583,18 @@ export interface components {
             ids: string[];
         };
         /**
+         * DistrustOut
+         * @description A model whose warm starts failed; it starts the other way until its declaration or its packages change.
+         */
+        DistrustOut: {
+            /** Model */
+            model: string;
+            /** Zygote */
+            zygote: string;
+            /** Reason */
+            reason: string;
+        };
+        /**
          * EngineKind
          * @description How the engine process is made.
          * @enum {string}
@@ -647,6 +679,12 @@ export interface components {
              * @description Counts launches; 0 when it never ran.
              */
             generation: number;
+            /**
+             * Launcher
+             * @description How its process came into being: `warm` (forked from a zygote) or `local`; empty without one, or when an earlier
+             *     controller started it.
+             */
+            launcher: string;
             /** Pinned */
             pinned: boolean;
             /**
@@ -707,6 +745,30 @@ export interface components {
          * @enum {string}
          */
         LauncherKind: "auto" | "warm" | "local";
+        /**
+         * LaunchersOut
+         * @description What the launchers did since the server started.
+         */
+        LaunchersOut: {
+            /**
+             * Starts
+             * @description Of processes, by launcher: `local`, `warm`.
+             */
+            starts: {
+                [key: string]: number;
+            };
+            /**
+             * Fallbacks
+             * @description Warm starts that were tried or asked for and became local ones.
+             */
+            fallbacks: number;
+            /** Last Fallback */
+            last_fallback: string;
+            /** Zygotes */
+            zygotes: components["schemas"]["ZygoteOut"][];
+            /** Distrusted */
+            distrusted: components["schemas"]["DistrustOut"][];
+        };
         /** MemoryOut */
         MemoryOut: {
             /**
@@ -1088,6 +1150,51 @@ export interface components {
              */
             bytes: number;
         };
+        /**
+         * ZygoteOut
+         * @description A process that has an engine's code imported, from which engines are forked.
+         */
+        ZygoteOut: {
+            /** Key */
+            key: string;
+            /**
+             * Python
+             * @description The engine's Python.
+             */
+            python: string;
+            /** Kind */
+            kind: string;
+            /**
+             * State
+             * @description `importing`, `ready`, or `failed`: given up, see `reason`.
+             */
+            state: string;
+            /** Reason */
+            reason: string;
+            /** Pid */
+            pid: number | null;
+            /** Forks */
+            forks: number;
+            /** Idle S */
+            idle_s: number;
+            /** Imports S */
+            imports_s: number;
+            /**
+             * Private
+             * @description Bytes of memory that only it uses: what would be free without it. What it shares with engines is counted with them.
+             */
+            private: number;
+            /**
+             * Threads
+             * @description Of the operating system.
+             */
+            threads: number;
+            /**
+             * Problems
+             * @description Imports that failed; engines then import what they need themselves.
+             */
+            problems: string[];
+        };
     };
     responses: never;
     parameters: never;
@@ -1280,6 +1387,71 @@ export interface operations {
                 content: {
                     "text/plain": string;
                     "text/event-stream": string;
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_launchers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LaunchersOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */

@@ -17,6 +17,7 @@ const instance = (change: Partial<Instance> = {}): Instance => ({
   memory: { reserved: {}, used: 0 },
   generation: 1,
   pinned: false,
+  launcher: "",
   pending: false,
   idle_s: null,
   ...change,

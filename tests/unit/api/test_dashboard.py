@@ -1,6 +1,7 @@
 """The dashboard's files at `/`: what is kept by browsers, what is a page, and what is never the dashboard's."""
 
 import gzip
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ def build(folder: Path) -> Path:
     """What Vite leaves, small."""
     (folder / "assets").mkdir(parents=True)
     (folder / "index.html").write_text(INDEX)
+    (folder / "docs.html").write_text(INDEX.replace("<title>x", "<title>docs"))
     (folder / "assets/app-1a2b.js").write_text(SCRIPT)
     (folder / "icon.svg").write_text("<svg/>")
     (folder / ".complete").write_text("secret of the build")
@@ -38,7 +40,7 @@ def bare_app() -> FastAPI:
 
 def client(folder: Path) -> httpx.AsyncClient:
     app = bare_app()
-    app.router.routes.pop()  # the one of this checkout, built or not
+    del app.router.routes[-2:]  # those of this checkout, built or not
     dashboard.attach(app, folder)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://mm")
 
@@ -162,6 +164,64 @@ async def test_routes_of_the_api_still_answer(built: httpx.AsyncClient) -> None:
     """Also to a browser."""
     assert (await built.get("/health", headers=PAGE)).json() == {"status": "ok"}
     assert (await built.get("/docs", headers=PAGE)).status_code == 200
+
+
+async def test_the_documentation_is_a_page_of_the_build(built: httpx.AsyncClient) -> None:
+    """With the dashboard's headers, so that nothing from elsewhere can run in it; and at no other address."""
+    answer = await built.get("/docs")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert '<head><base href="./"><title>docs</title>' in answer.text
+    assert answer.headers["content-security-policy"] == (await built.get("/")).headers["content-security-policy"]
+    assert (await built.get("/docs", headers={"If-None-Match": answer.headers["etag"]})).status_code == 304
+    assert (await built.get("/docs.html")).status_code == 404
+    assert (await built.post("/docs")).status_code == 405
+
+
+async def test_without_a_build_the_documentation_is_a_list(tmp_path: Path) -> None:
+    """Of every operation, without a script, and with the document beside it."""
+    async with client(tmp_path / "static") as asked:
+        answer = await asked.get("/docs")
+        document = (await asked.get("/openapi.json")).json()
+    assert answer.status_code == 200
+    assert "<script" not in answer.text
+    assert "://" not in answer.text
+    assert len(document["paths"]) > 20
+    assert all(f"<code>{path}</code>" in answer.text for path in document["paths"])
+    assert 'href="openapi.json"' in answer.text
+
+
+async def test_the_document_says_how_keys_are_sent() -> None:
+    """So the page can ask for one, and generated clients know the header."""
+    document = bare_app().openapi()
+    assert document["components"]["securitySchemes"]["bearer"] == {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A key of this server: `mm-...`.",
+    }
+    assert {"bearer": []} in document["security"]
+
+
+NOT_BUILT = pytest.mark.skipif(
+    not (dashboard.STATIC / "docs.html").is_file(), reason="the dashboard is not built here (npm run build)"
+)
+
+
+@NOT_BUILT
+@pytest.mark.parametrize("page", ["/", "/docs"])
+async def test_everything_that_a_built_page_names_is_served_here(page: str) -> None:
+    """The real build: no asset comes from another host, and each is there with its type."""
+    transport = httpx.ASGITransport(bare_app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://mm") as asked:
+        text = (await asked.get(page)).text
+        named = re.findall(r'(?:src|href)="([^"]+)"', text.replace('<base href="./">', ""))
+        assert len(named) >= 3
+        for name in named:
+            assert name.startswith("./"), name
+            answer = await asked.get(f"/{name[2:]}")
+            assert answer.status_code == 200, name
+            kind = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}[name.rpartition(".")[2]]
+            assert answer.headers["content-type"].startswith(kind)
+        assert "swagger-ui-dist" in (await asked.get("/licences.txt")).text
 
 
 async def test_without_a_build_the_first_page_says_how_to_make_one(tmp_path: Path) -> None:
