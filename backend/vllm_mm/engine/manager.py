@@ -20,7 +20,7 @@ from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, Res
 from vllm_mm.domain.residency import Device, Ledger, Resident
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine import command
+from vllm_mm.engine import command, launching
 from vllm_mm.engine.footprint import Footprint, footprint
 from vllm_mm.engine.instance import ModelInstance, Tools
 from vllm_mm.engine.lease import Lease
@@ -315,30 +315,11 @@ class ProcessManager:
     # What the instances tell.
 
     def plan_launch(self, spec: ModelSpec, generation: int) -> LaunchPlan:
-        loading = self._loading_events[spec.id]
-        record = self._intent(spec, loading)
-        argv, env = command.build(
-            spec, address=record.address, device_bytes=record.device_bytes, devices=self.devices(), workdir=record.workdir,
-            token=record.token, owner=self._places.owner, cache_dir=self._places.cache,
-            sim_ledger=self._places.sim_ledger, python=self._places.python,
-            base_env=self._places.environment,
-        )  # fmt: skip
-        return LaunchPlan(
-            model=spec.id, generation=generation, token=record.token, argv=argv, env=env, address=record.address,
-            workdir=record.workdir, log=record.log, fingerprint=record.fingerprint, device_bytes=record.device_bytes,
-            launcher=spec.launcher,
-        )  # fmt: skip
+        record = self._intent(spec, self._loading_events[spec.id])
+        return launching.plan(spec, generation, record, self._places, self.devices())
 
     def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:
-        workdir = self._places.run / loading.token[:12]
-        address = loading.address or command.address_for(spec, workdir)
-        loading.address = address
-        slug = "".join(c if c.isalnum() or c in "-._" else "_" for c in spec.id)[:80]
-        return LaunchRecord(
-            model=spec.id, generation=loading.generation, token=loading.token, pid=0, start_ticks=0, boot_id="",
-            address=address, workdir=workdir, log=self._places.logs / f"{slug}.log",
-            fingerprint=spec.fingerprint, device_bytes=dict(loading.load.device_bytes), started_at=self._tools.clock.wall(),
-        )  # fmt: skip
+        return launching.intent(spec, loading, self._places, self._tools.clock.wall())
 
     def changed(self, instance: ModelInstance, before: Instance, after: Instance) -> None:
         model = instance.spec.id
