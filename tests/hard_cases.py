@@ -218,7 +218,7 @@ class Case:
 
     def engines(self) -> dict[int, str]:
         """Living processes of this server but the controller and its zygotes."""
-        return {p: n for p, n in self.serving.left().items() if p != self.serving.pid and not _zygote(p)}
+        return self.serving.engines()
 
 
 async def until(
@@ -251,8 +251,3 @@ def locked_database(path: Path) -> Any:
         connection.execute("ROLLBACK")
     finally:
         connection.close()
-
-
-def _zygote(pid: int) -> bool:
-    marks = procfs.read_marks(pid)
-    return marks is not None and marks.launch == ZYGOTE_TOKEN

@@ -17,6 +17,7 @@ import httpx
 import yaml
 
 from vllm_mm.engine import procfs
+from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
 
 MARK = "MM_TEST_MARK"
 """In the environment of the controller, and so of everything that it starts."""
@@ -35,6 +36,11 @@ def marked(mark: str) -> dict[int, str]:
         if f"{MARK}={mark}".encode() in environ.split(b"\0"):
             found[pid] = stat.name
     return found
+
+
+def _zygote(pid: int) -> bool:
+    marks = procfs.read_marks(pid)
+    return marks is not None and marks.launch == ZYGOTE_TOKEN
 
 
 class Serving:
@@ -113,6 +119,10 @@ class Serving:
     def left(self) -> dict[int, str]:
         """Processes of this server that live, the controller included."""
         return marked(self.mark)
+
+    def engines(self) -> dict[int, str]:
+        """Processes of this server that live, but the controller and its zygotes."""
+        return {pid: name for pid, name in self.left().items() if pid != self.pid and not _zygote(pid)}
 
     def end(self) -> dict[int, str]:
         """Kill whatever is left, so that one failing test does not disturb the next; returns what it was."""

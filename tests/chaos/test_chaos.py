@@ -273,7 +273,7 @@ async def test_chaos(chaos: Chaos) -> None:
     assert {m: i["memory"]["reserved"] for m, i in instances.items() if i["memory"]["reserved"]} == {}
     assert {m: i["state"] for m, i in instances.items() if i["state"] != "stopped"} == {}
     assert (await client.get(f"{serving.url}/api/queue")).json()["length"] == 0
-    left = {pid: name for pid, name in serving.left().items() if pid != serving.pid}
+    left = serving.engines()
     assert left == {}, "processes are left although everything is stopped"
 
     assert await serving.stop() == 0, serving.log[-3000:]
