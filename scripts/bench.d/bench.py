@@ -1,4 +1,5 @@
-"""Measures the product's data plane against its peers, interleaved in one run: only the ratios carry over to other machines.
+"""Measures the product's data plane against its peers (`proxy`; for `start` see start.py), interleaved in one run: only the
+ratios carry over to other machines.
 
 One core for whatever is measured, another for the load and the engine (which has no model: upstream.c). Every round
 visits all targets and cases in a new random order; medians over the rounds are told. CPU microseconds per request and
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import peers
+import start
 from peers import Target, Unavailable
 
 OURS = "vllm-mm"
@@ -250,7 +252,10 @@ def main() -> int:
     one.add_argument(
         "--bare", action="store_true", help="also the data plane without the rest of the product, in both forms"
     )
-    return proxy(parser.parse_args())
+    one.set_defaults(act=proxy)
+    start.add_to(kinds)
+    options = parser.parse_args()
+    return options.act(options)
 
 
 if __name__ == "__main__":
