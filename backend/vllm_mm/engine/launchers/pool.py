@@ -4,27 +4,20 @@ A zygote is never an owner of engines: those are children of this process (see `
 """
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import socket
-import struct
-import subprocess
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vllm_mm.clock import Clock
-from vllm_mm.engine.launchers import zygote as script
+from vllm_mm.engine.launchers.forker import ZYGOTE_TOKEN, Forker, Unfit, ZygoteError, ZygoteReport
 from vllm_mm.engine.launchers.recipe import Needs, Recipe, Warmth
-from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE
 
+__all__ = ("ZYGOTE_TOKEN", "ZygoteError", "ZygotePool", "ZygoteReport", "ZygoteView")
 _LOG = logging.getLogger(__name__)
 
-ZYGOTE_TOKEN = "0" * 32
-"""A launch token that is no launch's: all zygotes carry it, so that a boot finds and ends those of a dead controller."""
 IMPORT_DEADLINE = 180.0
 """Seconds for the imports; a start that waits for them has its own, usually shorter, deadline as well."""
 FORK_DEADLINE = 20.0
@@ -34,26 +27,6 @@ MOST = 4
 TRIES = 3
 """Zygotes of one recipe that may fail or die young before the recipe is given up."""
 _TICK = 30.0
-
-
-class ZygoteError(Exception):
-    """No engine came out of it; the text says why. Nothing is left of the attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZygoteReport:
-    """What a zygote last said of itself. Sizes in bytes."""
-
-    private: int = 0
-    """Memory that only it uses: what would be free without it."""
-    proportional: int = 0
-    """With a page that n processes share counted as 1/n."""
-    threads: int = 0
-    """Of the operating system; of Python's there is one."""
-    seconds: float = 0.0
-    """Spent on imports."""
-    problems: tuple[str, ...] = ()
-    """Modules that could not be imported, and why; engines then import what they need themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,177 +45,29 @@ class ZygoteView:
     report: ZygoteReport = field(default_factory=ZygoteReport)
 
 
-class _Zygote:
-    """One process. Requests go out one after another; each answer comes back before the next."""
-
-    def __init__(self, recipe: Recipe, clock: Clock) -> None:
-        self.recipe = recipe
-        self.report = ZygoteReport()
-        self.forks = 0
-        self.used = clock.now()
-        self.ready = False
-        self.process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
-        self._lock = asyncio.Lock()
-        self._have: set[str] = set()
-
-    @property
-    def pid(self) -> int | None:
-        return self.process.pid if self.process is not None else None
-
-    def spawn(self, owner: str, log: Path, tmp: Path) -> None:
-        """Raises OSError."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        env = dict(self.recipe.env)
-        env["TMPDIR"] = str(tmp)
-        env["SPT_NOENV"] = "1"
-        for name in (OWNER_VARIABLE, LAUNCH_VARIABLE):
-            env.pop(name, None)
-        # Engines write their own token over this one, in place: it has to be as long (see `zygote.write_marks`).
-        env[OWNER_VARIABLE] = owner
-        env[LAUNCH_VARIABLE] = ZYGOTE_TOKEN
-        libraries = ["--libraries"] if self.recipe.kind == "vllm" else []
-        log.parent.mkdir(parents=True, exist_ok=True)
-        tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with theirs, log.open("ab") as out:
-            try:
-                self.process = subprocess.Popen(
-                    [self.recipe.python, script.__file__, *libraries, " " * script.TITLE_BYTES],
-                    env=env, stdin=theirs.fileno(), stdout=out, stderr=out, start_new_session=True,
-                )  # fmt: skip
-            except BaseException:
-                ours.close()
-                raise
-        self._channel = ours
-
-    async def prepare(self, needs: Needs) -> None:
-        message = {"op": "prepare", "kind": self.recipe.kind, "entry": self.recipe.entry}
-        await self._load(message, self.recipe.modules, needs)
-        self.ready = True
-
-    async def learn(self, needs: Needs) -> None:
-        """Import what a model needs besides, unless that was done."""
-        if {*needs.architectures, *needs.model_types} - self._have:
-            await self._load({"op": "import"}, (), needs)
-
-    async def _load(self, message: dict[str, Any], modules: tuple[str, ...], needs: Needs) -> None:
-        self._have |= {*needs.architectures, *needs.model_types}
-        wanted = {"modules": modules, "architectures": needs.architectures, "model_types": needs.model_types}
-        async with asyncio.timeout(IMPORT_DEADLINE):
-            answer = await self._ask(message | wanted)
-        self._note(answer)
-        if not answer["ready"]:
-            raise ZygoteError(str(answer["reason"]))
-
-    async def status(self) -> None:
-        async with asyncio.timeout(FORK_DEADLINE):
-            self._note(await self._ask({"op": "status"}))
-
-    async def fork(self, warmth: Warmth, env: Mapping[str, str], log: int) -> tuple[int, int]:
-        """The engine's pid and a pidfd. It is a child of this process (if this reaps orphans) and a zombie until reaped."""
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        fds: list[int] = []
-        try:
-            with theirs:
-                request = {
-                    "op": "fork", "argv": warmth.argv, "env": dict(env), "script": warmth.script,
-                    "marks": {LAUNCH_VARIABLE: env[LAUNCH_VARIABLE]},
-                }  # fmt: skip
-                async with self._lock, asyncio.timeout(FORK_DEADLINE):
-                    await self._send(request, (log, theirs.fileno()))
-            async with asyncio.timeout(FORK_DEADLINE):
-                first = await _receive(loop, ours, fds)
-                if first is None or "pid" not in first:
-                    raise ZygoteError(str(first["error"]) if first else "it ended during the fork")
-                # Until the zygote says that the process in between is gone, the engine is not our child yet.
-                if await _receive(loop, ours, fds) is None:
-                    _LOG.info("the zygote ended right after a fork")
-            if not fds:
-                raise ZygoteError("it sent no pidfd")
-            self.forks += 1
-            return int(first["pid"]), fds.pop(0)
-        except (OSError, ValueError) as error:
-            raise ZygoteError(f"it does not answer: {error or type(error).__name__}") from error
-        finally:
-            ours.close()
-            for fd in fds:
-                os.close(fd)
-
-    async def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        if self._channel is None:
-            raise ZygoteError("it is not running")
-        async with self._lock:
-            fds: list[int] = []
-            try:
-                await self._send(message)
-                answer = await _receive(asyncio.get_running_loop(), self._channel, fds)
-            except OSError as error:
-                raise ZygoteError(f"it does not answer: {error}") from error
-        if answer is None:
-            raise ZygoteError(f"it ended{self._how()}")
-        return answer
-
-    async def _send(self, message: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
-        if self._channel is None:
-            raise ZygoteError("it is not running")
-        # Blocking, in a thread: descriptors have to go out with the first byte, and a large environment may not fit at once.
-        channel = self._channel.dup()
-        keep = [os.dup(fd) for fd in fds]
-
-        def write() -> None:
-            try:
-                channel.settimeout(FORK_DEADLINE)
-                script.write_frame(channel, dict(message), keep)
-            finally:
-                channel.close()
-                for fd in keep:
-                    os.close(fd)
-
-        await asyncio.get_running_loop().run_in_executor(None, write)
-
-    def _note(self, answer: Mapping[str, Any]) -> None:
-        self.report = ZygoteReport(
-            private=int(answer["private"]), proportional=int(answer["proportional"]), threads=int(answer["threads"]),
-            seconds=float(answer["seconds"]), problems=tuple(str(p) for p in answer["problems"]),
-        )  # fmt: skip
-
-    def _how(self) -> str:
-        code = self.process.poll() if self.process is not None else None
-        if code is None:
-            return ""
-        return f", killed by signal {-code}" if code < 0 else f" with exit code {code}"
-
-    def kill(self) -> None:
-        """End it, now. Engines are not in its session, and not its children."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-
-
 class ZygotePool:
     """Lends zygotes to the warm launcher. One task of each recipe makes its zygote; all who want it share that."""
 
     def __init__(
         self, owner: str, clock: Clock, *, logs: Path, tmp: Path, idle_after: float | None,
         tell: Callable[[str, dict[str, Any]], object] = lambda _kind, _data: None,
+        import_deadline: float = IMPORT_DEADLINE, fork_deadline: float = FORK_DEADLINE,
     ) -> None:  # fmt: skip
         self._owner = owner
         self._clock = clock
         self._logs = logs
-        self._tmp = tmp
+        self._tmp = tmp / "z"
         self._idle_after = idle_after
         self._tell = tell
-        self._living: dict[Recipe, _Zygote] = {}
-        self._making: dict[Recipe, asyncio.Task[_Zygote]] = {}
+        self._import_deadline = import_deadline
+        self._fork_deadline = fork_deadline
+        self._living: dict[Recipe, Forker] = {}
+        self._making: dict[Recipe, asyncio.Task[Forker]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._failures: dict[Recipe, tuple[int, str]] = {}
+        self._spoilers: dict[tuple[Recipe, Needs], str] = {}
         self._tidy: asyncio.Task[None] | None = None
+        self._closed = False
 
     def views(self) -> tuple[ZygoteView, ...]:
         """All that live, are being made, or were given up."""
@@ -265,55 +90,76 @@ class ZygotePool:
         return f"its zygote failed {count} times: {reason}" if count >= TRIES else ""
 
     async def fork(self, warmth: Warmth, env: Mapping[str, str], log: int) -> tuple[int, int]:
-        """(pid, pidfd) of a new engine, whose zygote is made first if there is none. Raises ZygoteError."""
+        """(pid, pidfd) of a new engine, whose zygote is made first if there is none. Raises ZygoteError. An engine of a
+        caller who is cancelled is ended."""
         zygote = await self.get(warmth)
+        try:
+            found = await zygote.fork(warmth, env, log)
+        except ZygoteError as error:
+            self._drop(zygote, str(error))
+            raise
+        self._failures.pop(warmth.recipe, None)
+        return found
+
+    async def get(self, warmth: Warmth) -> Forker:
+        """A zygote that is ready and has imported what the model needs. The making goes on for others when this caller
+        gives up. Raises ZygoteError."""
+        recipe = warmth.recipe
+        if spoilt := self._spoilers.get((recipe, warmth.needs)):
+            raise ZygoteError(spoilt)
+        zygote = self._living.get(recipe)
+        if zygote is None or not zygote.ready:
+            zygote = await self._made(recipe)
         zygote.used = self._clock.now()
         try:
             await zygote.learn(warmth.needs)
-            return await zygote.fork(warmth, env, log)
-        except (ZygoteError, TimeoutError) as error:
-            reason = str(error) or "it did not answer in time"
-            self._drop(zygote, reason)
-            raise ZygoteError(reason) from error
-        finally:
-            zygote.used = self._clock.now()
+        except Unfit as error:
+            # Another zygote will do for the other models; this one's imports have made this one useless.
+            self._spoilers[recipe, warmth.needs] = f"what the model imports does not go with forking: {error}"
+            self._retire(zygote, str(error))
+            raise
+        except ZygoteError as error:
+            self._drop(zygote, str(error))
+            raise
+        return zygote
 
-    async def get(self, warmth: Warmth) -> _Zygote:
-        """A zygote that is ready. The making goes on for others when this caller gives up. Raises ZygoteError."""
-        recipe = warmth.recipe
-        zygote = self._living.get(recipe)
-        if zygote is not None and zygote.ready:
-            if zygote.process is not None and zygote.process.poll() is None:
-                return zygote
-            self._drop(zygote, "it ended while nobody asked")
+    async def _made(self, recipe: Recipe) -> Forker:
         if refusal := self.refusal(recipe):
             raise ZygoteError(refusal)
+        if self._closed:
+            raise ZygoteError("the server is ending")
         task = self._making.get(recipe)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._make(warmth), name=f"zygote {recipe.key}")
+            task = asyncio.get_running_loop().create_task(self._make(recipe), name=f"zygote {recipe.key}")
             self._making[recipe] = task
             task.add_done_callback(lambda _: self._making.pop(recipe, None))
             task.add_done_callback(lambda t: t.cancelled() or t.exception())
-        return await asyncio.shield(task)
-
-    async def _make(self, warmth: Warmth) -> _Zygote:
-        recipe = warmth.recipe
-        self._make_room()
-        zygote = _Zygote(recipe, self._clock)
         try:
-            zygote.spawn(self._owner, self._logs / f"zygote-{recipe.key}.log", self._tmp)
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if task.cancelled() and not (waiter is not None and waiter.cancelling()):
+                raise ZygoteError("the server is ending") from None
+            raise
+
+    async def _make(self, recipe: Recipe) -> Forker:
+        self._make_room()
+        zygote = Forker(
+            recipe, self._clock, import_deadline=self._import_deadline, fork_deadline=self._fork_deadline,
+            on_end=lambda ended: self._drop(ended, ended.ended),
+        )  # fmt: skip
+        try:
+            zygote.spawn(self._owner, self._log(recipe), self._tmp)
             self._living[recipe] = zygote
             self._tell("zygote.started", {"key": recipe.key, "python": recipe.python, "pid": zygote.pid})
-            await zygote.prepare(warmth.needs)
-        except (OSError, ZygoteError, TimeoutError) as error:
-            reason = str(error) or f"its imports took longer than {IMPORT_DEADLINE:.0f} s"
-            self._drop(zygote, reason)
-            raise ZygoteError(reason) from error
+            await zygote.prepare()
+        except (OSError, ZygoteError) as error:
+            self._drop(zygote, str(error))
+            raise ZygoteError(str(error)) from error
         except BaseException:
-            self._drop(zygote, "")
+            self._end(zygote)
             raise
         zygote.used = self._clock.now()
-        self._failures.pop(recipe, None)
         self._tell("zygote.ready", {
             "key": recipe.key, "pid": zygote.pid, "took_s": zygote.report.seconds, "private": zygote.report.private,
         })  # fmt: skip
@@ -321,30 +167,42 @@ class ZygotePool:
             self._tidy = asyncio.get_running_loop().create_task(self._keep_tidy(), name="zygotes")
         return zygote
 
+    def _log(self, recipe: Recipe) -> Path:
+        return self._logs / f"zygote-{recipe.key}.log"
+
     def _make_room(self) -> None:
-        """An older zygote of the same Python whose environment or packages changed goes first, then who was idle longest."""
+        """Who was idle longest goes. Those that are still importing, or forking, stay: there may be too many for a while."""
         while len(self._living) >= MOST:
-            idle = [z for z in self._living.values() if z.ready]
+            idle = [z for z in self._living.values() if z.ready and not z.busy]
             if not idle:
                 return
             self._retire(min(idle, key=lambda z: z.used), "room for another")
 
-    def _drop(self, zygote: _Zygote, reason: str) -> None:
-        """It is of no use any more. Counted, so that a recipe that cannot work is not tried for ever."""
-        known = self._living.get(zygote.recipe) is zygote
-        if known:
-            del self._living[zygote.recipe]
-        zygote.kill()
-        if reason and (known or not zygote.ready):
-            count = self._failures.get(zygote.recipe, (0, ""))[0]
-            self._failures[zygote.recipe] = (count + 1, reason)
-            _LOG.warning("zygote %s is gone: %s", zygote.recipe.key, reason)
-            self._tell("zygote.died", {"key": zygote.recipe.key, "reason": reason})
+    def _drop(self, zygote: Forker, reason: str) -> None:
+        """It failed. Counted until one of its kind forks an engine, so that a recipe that cannot work is not tried for
+        ever; once for each zygote, whoever of those who use it comes first."""
+        if not self._end(zygote):
+            return
+        recipe = zygote.recipe
+        reason = f"{reason} (its log is {self._log(recipe)})"
+        count = 0 if zygote.forks else self._failures.get(recipe, (0, ""))[0]
+        self._failures[recipe] = (count + 1, reason)
+        _LOG.warning("zygote %s is gone: %s", recipe.key, reason)
+        self._tell("zygote.died", {"key": recipe.key, "reason": reason})
 
-    def _retire(self, zygote: _Zygote, reason: str) -> None:
+    def _retire(self, zygote: Forker, reason: str) -> None:
+        if self._end(zygote):
+            self._tell("zygote.retired", {"key": zygote.recipe.key, "reason": reason})
+
+    def _end(self, zygote: Forker) -> bool:
+        """False when that was done before."""
+        if zygote.pid is not None and self._living.get(zygote.recipe) is not zygote:
+            return False
         self._living.pop(zygote.recipe, None)
-        zygote.kill()
-        self._tell("zygote.retired", {"key": zygote.recipe.key, "reason": reason})
+        ending = zygote.end()
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return True
 
     async def _keep_tidy(self) -> None:
         while True:
@@ -352,76 +210,45 @@ class ZygotePool:
             await self.tidy()
 
     async def tidy(self) -> None:
-        """End those that are idle or outdated, notice those that died, and ask the others how they are."""
-        now = self._clock.now()
+        """End those that are idle, and ask the others how they are."""
         for zygote in [z for z in self._living.values() if z.ready]:
-            if zygote.process is None or zygote.process.poll() is not None:
-                self._drop(zygote, "it ended while nobody asked")
-            elif self._idle_after is not None and now - zygote.used >= self._idle_after:
-                self._retire(zygote, f"idle for {now - zygote.used:.0f} s")
-            else:
-                try:
-                    await zygote.status()
-                except (ZygoteError, TimeoutError) as error:
-                    self._drop(zygote, str(error) or "it did not answer in time")
+            idle = self._clock.now() - zygote.used
+            if zygote.busy:
+                continue
+            if self._idle_after is not None and idle >= self._idle_after:
+                self._retire(zygote, f"idle for {idle:.0f} s")
+                continue
+            try:
+                await zygote.status()
+            except ZygoteError as error:
+                self._drop(zygote, str(error))
 
     def outdated(self, current: Recipe) -> None:
-        """End the zygotes of the same Python and entry point that were made before something was installed."""
-        for zygote in list(self._living.values()):
-            old = zygote.recipe
-            same = (old.python, old.kind, old.entry, old.env) == (
-                current.python,
-                current.kind,
-                current.entry,
-                current.env,
-            )
-            if same and old.stamp != current.stamp:
-                self._retire(zygote, "what is installed there changed")
-        for old in [r for r in self._failures if replace(r, stamp="") == replace(current, stamp="") and r != current]:
-            del self._failures[old]
+        """End the zygotes of the same Python and environment that were made before something was installed there, and
+        forget what failed with them."""
+
+        def older(recipe: Recipe) -> bool:
+            return recipe != current and replace(recipe, stamp="") == replace(current, stamp="")
+
+        for zygote in [z for z in self._living.values() if older(z.recipe)]:
+            self._retire(zygote, "what is installed there changed")
+        for recipe in [r for r in self._failures if older(r)]:
+            del self._failures[recipe]
+        for key in [k for k in self._spoilers if older(k[0])]:
+            del self._spoilers[key]
 
     async def close(self) -> None:
-        """End all zygotes. Engines go on."""
-        for task in self._making.values():
+        """End all zygotes, and return when they are gone. Engines go on. There are no new ones afterwards."""
+        self._closed = True
+        making = list(self._making.values())
+        for task in making:
             task.cancel()
-        await asyncio.gather(*self._making.values(), return_exceptions=True)
+        await asyncio.gather(*making, return_exceptions=True)
         if self._tidy is not None:
             self._tidy.cancel()
             await asyncio.gather(self._tidy, return_exceptions=True)
             self._tidy = None
         for zygote in list(self._living.values()):
-            zygote.kill()
-        self._living.clear()
-
-
-async def _receive(loop: asyncio.AbstractEventLoop, channel: socket.socket, fds: list[int]) -> dict[str, Any] | None:
-    """One frame; None at the end of the stream. Descriptors are appended."""
-    head = await _exactly(loop, channel, 4, fds)
-    if head is None:
-        return None
-    body = await _exactly(loop, channel, struct.unpack("!I", head)[0], fds)
-    return None if body is None else script.decode(body)
-
-
-async def _exactly(loop: asyncio.AbstractEventLoop, channel: socket.socket, size: int, fds: list[int]) -> bytes | None:
-    data = b""
-    while len(data) < size:
-        try:
-            part, more, _flags, _address = socket.recv_fds(channel, size - len(data), 4)
-        except BlockingIOError:
-            await _readable(loop, channel)
-            continue
-        fds += more
-        if not part:
-            return None
-        data += part
-    return data
-
-
-async def _readable(loop: asyncio.AbstractEventLoop, channel: socket.socket) -> None:
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(channel, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(channel)
+            self._end(zygote)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.to_thread(shutil.rmtree, self._tmp, ignore_errors=True)

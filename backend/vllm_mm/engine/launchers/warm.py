@@ -1,17 +1,15 @@
 """The launcher that forks: from a zygote where that is possible, else as `local` does. Ownership is `local`'s throughout."""
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_mm.domain.specs import LauncherKind
+from vllm_mm.engine.launchers.forker import ZygoteError
 from vllm_mm.engine.launchers.local import LocalLauncher
-from vllm_mm.engine.launchers.pool import ZygoteError, ZygotePool, ZygoteView
+from vllm_mm.engine.launchers.pool import ZygotePool, ZygoteView
 from vllm_mm.engine.launchers.recipe import NotWarm, Warmth, warmth
 from vllm_mm.engine.ports import LaunchPlan, LaunchRecord, SweepReport
 from vllm_mm.engine.process import LocalProcess
@@ -81,30 +79,21 @@ class WarmLauncher:
     async def _warm(self, plan: LaunchPlan, warm: Warmth) -> LocalProcess | None:
         key = warm.recipe.key
         self._pool.outdated(warm.recipe)
+        for old in [k for k in self._distrusted if k[0] == plan.fingerprint and k[1] != key]:
+            del self._distrusted[old]  # another zygote is another try
         known = self._distrusted.get((plan.fingerprint, key))
         if known is not None:
             self._last = known.reason
             return None
         env = self._local.environment(plan)
         try:
-            process = await self._local.launch(plan, lambda log: self._fork(warm, env, log), "warm")
+            process = await self._local.launch(plan, lambda log: self._pool.fork(warm, env, log), "warm")
         except ZygoteError as error:
             self._fell_back(plan, str(error))
             return None
         self._keys[plan.fingerprint] = key
         self._starts["warm"] += 1
         return process
-
-    async def _fork(self, warm: Warmth, env: Mapping[str, str], log: int) -> tuple[int, int]:
-        """A fork that was asked for cannot be called back, so its end is awaited even when nobody wants it any more."""
-        keep = os.dup(log)
-        work = asyncio.get_running_loop().create_task(self._pool.fork(warm, env, keep))
-        work.add_done_callback(lambda _: os.close(keep))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            work.add_done_callback(_end)
-            raise
 
     def distrust(self, plan: LaunchPlan, reason: str) -> bool:
         key = self._keys.get(plan.fingerprint)
@@ -131,9 +120,8 @@ class WarmLauncher:
         if isinstance(warm, NotWarm):
             return warm.reason
         try:
-            zygote = await self._pool.get(warm)
-            await zygote.learn(warm.needs)
-        except (ZygoteError, TimeoutError) as error:
+            await self._pool.get(warm)
+        except ZygoteError as error:
             return str(error)
         return ""
 
@@ -149,15 +137,3 @@ class WarmLauncher:
     async def close(self) -> None:
         """End the zygotes; engines go on."""
         await self._pool.close()
-
-
-def _end(work: asyncio.Task[tuple[int, int]]) -> None:
-    """Kill an engine that nobody waited for. Its leader has not had the time to start anything."""
-    if work.cancelled() or work.exception() is not None:
-        return
-    pid, pidfd = work.result()
-    with contextlib.suppress(OSError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.waitpid(pid, 0)  # at once: it was killed
-    os.close(pidfd)

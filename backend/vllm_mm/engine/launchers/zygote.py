@@ -12,12 +12,14 @@ Frames in both directions: four bytes of length, network order, then JSON. Reque
     {"op": "import", "modules": [...], "architectures": [...], "model_types": [...]}     -> the same answer
     {"op": "status"}                                                                      -> the same answer
     {"op": "fork", "argv": [...], "env": {...}, "marks": {NAME: VALUE}}, with two descriptors: the log, and a socket for the answer
-        -> on that socket {"pid": N} with a pidfd of the engine and then {"forked": true}, or {"error": "..."}; its end
-           without these is a failed fork
+        -> on that socket the engine itself says {"pid": N}, with a pidfd, when it is complete, and runs on when it is told
+           GO; or {"error": "..."}; its end without these is a failed fork
 
 An engine is a grandchild, forked by a child that ends at once: so the engine's parent is whoever reaps orphans, which is
-our owner (prctl(2), PR_SET_CHILD_SUBREAPER), and exit codes reach it as if it had started the engine itself. The engine
-leads a session of its own, and returns from `main` into the entry point with the interpreter's own ending.
+our owner (prctl(2), PR_SET_CHILD_SUBREAPER), and exit codes reach it as if it had started the engine itself. An engine
+that nobody knows does not live: without GO it ends itself, whoever of the others was killed meanwhile. Until GO it stays
+in the zygote's session, where the owner finds what is left of a fork that failed; then it leads a session of its own, and
+returns from `main` into the entry point with the interpreter's own ending.
 
 Forking is safe only while there is one Python thread and no GPU was touched: both are looked at before each fork.
 """
@@ -51,6 +53,10 @@ CONTROL = 0
 """The descriptor of the control socket."""
 TITLE_BYTES = 4000
 """Room for an engine's command line in the argument area, which `ps` shows."""
+GO = b"+"
+"""The owner's word to an engine that it is known."""
+ARRIVAL = 15.0
+"""Seconds in which the process between zygote and engine has to be gone. It takes less than a hundredth of one."""
 Message = dict[str, Any]
 """What a frame holds."""
 FORKING_VERSIONS = re.compile(r"0\.32\.")
@@ -73,7 +79,9 @@ def _read(channel: socket.socket, size: int) -> tuple[bytes | None, list[int]]:
     data = b""
     fds: list[int] = []
     while len(data) < size:
-        part, ancillary, _flags, _address = channel.recvmsg(size - len(data), socket.CMSG_SPACE(16 * 4))
+        part, ancillary, _flags, _address = channel.recvmsg(
+            size - len(data), socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC
+        )
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 numbers: array.array[int] = array.array("i")
@@ -89,9 +97,13 @@ def decode(body: bytes) -> Message:
     return json.loads(body)
 
 
-def write_frame(channel: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+def frame(message: Message) -> bytes:
     body = json.dumps(message).encode()
-    data = struct.pack("!I", len(body)) + body
+    return struct.pack("!I", len(body)) + body
+
+
+def write_frame(channel: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
+    data = frame(message)
     sent = socket.send_fds(channel, [data], list(fds)) if fds else channel.send(data)
     if sent < len(data):
         channel.sendall(data[sent:])
@@ -246,8 +258,8 @@ def write_marks(env_start: int, env_end: int, marks: Mapping[str, str]) -> bool:
     return True
 
 
-def _become(request: Message, log: int) -> None:
-    """In the engine, right after the fork: everything a new program would have, but its imports."""
+def _become(request: Message, log: int, answer: int) -> None:
+    """In the engine, right after the fork: everything a new program would have, but its imports. `answer` is kept open."""
     for number in range(1, signal.NSIG):
         if number in (signal.SIGKILL, signal.SIGSTOP) or signal.getsignal(number) is None:
             continue
@@ -259,7 +271,8 @@ def _become(request: Message, log: int) -> None:
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.closerange(3, 65536)
+    os.closerange(3, answer)
+    os.closerange(answer + 1, 65536)
     for fd in (0, 1, 2):
         os.set_inheritable(fd, True)
     os.environ.clear()
@@ -370,8 +383,7 @@ class Zygote:
                 return None
             finally:
                 for fd in fds:
-                    with contextlib.suppress(OSError):  # an engine has closed everything already
-                        os.close(fd)
+                    os.close(fd)
 
     def load(self, message: Message) -> None:
         began = time.monotonic()
@@ -407,7 +419,7 @@ class Zygote:
         }
 
     def fork(self, request: Message, fds: list[int]) -> bool:
-        """True in the engine. The answer goes out on the request's own socket."""
+        """True in the engine, which has nothing open then but its log. The answer goes out on the request's own socket."""
         if len(fds) != 2:
             return False
         log, answer = fds
@@ -416,24 +428,64 @@ class Zygote:
             if reason:
                 write_frame(out, {"error": reason})
                 return False
-            child = os.fork()
-            if child:
-                os.waitpid(child, 0)
-                self.forks += 1
-                write_frame(out, {"forked": True})  # from now on the engine is the child of whoever reaps orphans
-                return False
-            # The child in between: it hands the engine over, and ends.
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()  # else every engine would write what an import left there into its own log
             try:
+                between = os.fork()
+            except OSError as error:
+                write_frame(out, {"error": f"cannot fork: {error}"})
+                return False
+            if between:
+                _, status = os.waitpid(between, 0)
+                if status:
+                    write_frame(out, {"error": f"the process between it and the engine ended with status {status}"})
+                else:
+                    self.forks += 1
+                return False
+            try:
+                between = os.getpid()
                 engine = os.fork()
-                if engine:
-                    write_frame(out, {"pid": engine}, [os.pidfd_open(engine)])
-                    os._exit(0)
-            except BaseException as error:
+            except OSError as error:
                 write_frame(out, {"error": f"cannot fork: {error}"})
                 os._exit(1)
-        os.setsid()
-        _become(request, log)
+            if engine:
+                os._exit(0)
+        _arrive(request, log, answer, between)
+        self.channel.detach()
+        fds.clear()
         return True
+
+
+def _arrive(request: Message, log: int, answer: int, between: int) -> None:
+    """In the engine: become one, tell the owner, and go on only when it knows. Everything else ends the process."""
+    try:
+        _become(request, log, answer)
+        until = time.monotonic() + ARRIVAL
+        while os.getppid() == between:
+            if time.monotonic() > until:
+                raise RuntimeError("the process between zygote and engine does not end")
+            time.sleep(0.0005)
+        with socket.socket(fileno=answer) as out:
+            out.settimeout(None)
+            pidfd = os.pidfd_open(os.getpid())
+            write_frame(out, {"pid": os.getpid()}, [pidfd])
+            os.close(pidfd)
+            if out.recv(1) != GO:
+                os.kill(os.getpid(), signal.SIGKILL)  # as a kill from outside: it says nothing about this launch
+    except ConnectionError:
+        os.kill(os.getpid(), signal.SIGKILL)
+    except BaseException as error:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(answer)) as out:
+            write_frame(out, {"error": f"the engine's process could not be prepared: {error}"})
+        os._exit(1)
+    os.setsid()
+
+
+def _die_with_owner() -> None:
+    """At once, also in the middle of an import: the kernel kills us when the owner's thread that started us ends (prctl(2),
+    PR_SET_PDEATHSIG). Engines do not inherit that. An owner that is gone already is seen at the first read."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 
 
 def main() -> tuple[Message, Zygote] | None:
@@ -443,6 +495,7 @@ def main() -> tuple[Message, Zygote] | None:
     os.dup2(null, CONTROL)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for our owner, who ends us
+    _die_with_owner()
     try:
         title = importlib.import_module("setproctitle")
         title.getproctitle()  # it finds the argument area by its first contents, so it has to look before we write there
@@ -454,7 +507,6 @@ def main() -> tuple[Message, Zygote] | None:
     request = zygote.serve()
     if request is None:
         return None
-    channel.detach()
     return request, zygote
 
 
