@@ -173,11 +173,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "abort-forgets", "an exchange whose task was cancelled while it awaited the answer keeps its connection",
-        "backend/vllm_mm/engine/wire.py",
+        "backend/vllm_mm/engine/wire/inference.py",
         "        connection, self._connection = self._connection, None\n        if connection is not None:\n            self._boundary",
         "        if self.done.done():\n            return\n"
         "        connection, self._connection = self._connection, None\n        if connection is not None:\n            self._boundary",
-        ("tests/unit/engine/test_wire.py::test_abort_closes_although_the_waiter_was_cancelled",),
+        ("tests/integration/test_wire.py::test_abort_closes_although_the_waiter_was_cancelled",),
     ),
     manager(
         "drain-without-end", "a drain has no deadline",
