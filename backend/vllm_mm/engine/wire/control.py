@@ -1,0 +1,177 @@
+"""The instance's own way to its engine: it can only ask what the instance itself needs.
+
+httpx: nobody waits for these questions in bulk.
+"""
+
+import asyncio
+import importlib
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import httpx
+
+from vllm_mm.domain.errors import MMError, UpstreamDied, UpstreamTimeout
+from vllm_mm.domain.specs import Task
+from vllm_mm.engine.ports import Address
+
+for _late in ("httpcore", "anyio._backends._asyncio"):
+    importlib.import_module(_late)  # httpx would at its first request: 200 ms on the loop, in the middle of traffic
+
+_NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Engines speak plain HTTP; without this httpx reads all certificate authorities for each client, 30 ms on the loop."""
+
+
+class ControlChannel:
+    """The instance's own questions to its engine: health, the readiness probe, sleep and wake, metrics."""
+
+    def __init__(self, address: Address, *, timeout: float) -> None:
+        """`timeout`: seconds for one question, unless a method says otherwise."""
+        self._address = address
+        self._timeout = timeout
+        base = "http://localhost" if address.socket is not None else f"http://{address.host}:{address.port}"
+        # An engine closes an idle connection after 5 s (vLLM); questions are rarer than that.
+        limits = httpx.Limits(max_keepalive_connections=1, keepalive_expiry=2.0)
+        transport = httpx.AsyncHTTPTransport(uds=address.socket, limits=limits, verify=_NO_TLS, trust_env=False)
+        headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
+        self._client = httpx.AsyncClient(
+            base_url=base, timeout=timeout, transport=transport, trust_env=False, headers=headers
+        )
+
+    async def healthy(self) -> bool:
+        """GET /health is 200. False for everything else, refused connections included."""
+        try:
+            return (await self._client.get("/health")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def probe(self, model: str, task: Task) -> str:
+        """One token (or one embedding, or one score) at temperature 0: proof of readiness. Returns the answer's
+        essence, to be compared with a later one. Raises UpstreamDied or UpstreamTimeout."""
+        match task:
+            case Task.GENERATE:
+                return await self._probe_generation(model)
+            case Task.EMBED:
+                return _essence(await self._post("/v1/embeddings", {"model": model, "input": "Hello"}), "data")
+            case Task.SCORE:
+                return _essence(
+                    await self._post("/v1/score", {"model": model, "text_1": "Hello", "text_2": "Hello"}), "data"
+                )
+
+    async def _probe_generation(self, model: str) -> str:
+        one_token = {"model": model, "max_tokens": 1, "temperature": 0, "stream": False}
+        response = await self._ask("POST", "/v1/completions", {**one_token, "prompt": "Hello"})
+        if response.status_code in {404, 405, 501}:
+            # Not every OpenAI-compatible server has the old route.
+            messages = [{"role": "user", "content": "Hello"}]
+            response = await self._ask("POST", "/v1/chat/completions", {**one_token, "messages": messages})
+        if response.status_code in {404, 405, 501}:
+            # It generates nothing that we know how to ask for; that it lists models has to do.
+            return _essence(_answer(await self._ask("GET", "/v1/models"), self._address), "object")
+        return _essence(_answer(response, self._address), "choices")
+
+    async def sleep(self, level: int, *, timeout: float = 300.0) -> None:
+        """`level` is a query parameter: vLLM ignores it in a JSON body and always sleeps at level 1."""
+        self._done(await self._ask("POST", "/sleep", params={"level": str(level)}, timeout=timeout))
+
+    async def wake(self, tags: Sequence[str] = (), *, timeout: float = 300.0) -> None:
+        """All that sleeps, or only what the tags name (`weights`, `kv_cache`)."""
+        self._done(await self._ask("POST", "/wake_up", params={"tags": list(tags)} if tags else None, timeout=timeout))
+
+    async def reload_weights(self, *, timeout: float = 1800.0) -> None:
+        """After a wake from level 2, whose weights are gone; without it the engine answers gibberish."""
+        self._done(await self._ask("POST", "/collective_rpc", {"method": "reload_weights"}, timeout=timeout))
+
+    async def reset_prefix_cache(self) -> None:
+        self._done(await self._ask("POST", "/reset_prefix_cache"))
+
+    async def is_sleeping(self) -> bool:
+        return _answer(await self._ask("GET", "/is_sleeping"), self._address).get("is_sleeping") is True
+
+    async def metrics(self) -> str:
+        """The Prometheus text."""
+        response = await self._ask("GET", "/metrics")
+        self._done(response)
+        return response.text
+
+    async def models(self) -> Sequence[dict[str, Any]]:
+        """What GET /v1/models lists."""
+        data: object = _answer(await self._ask("GET", "/v1/models"), self._address).get("data")
+        if not isinstance(data, list):
+            return []
+        return [cast("dict[str, Any]", item) for item in cast("list[object]", data) if isinstance(item, dict)]
+
+    async def version(self) -> str:
+        return str(_answer(await self._ask("GET", "/version"), self._address).get("version", ""))
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return _answer(await self._ask("POST", path, body), self._address)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        params: Mapping[str, str | Sequence[str]] | None = None,
+        timeout: float | None = None,
+    ) -> httpx.Response:
+        seconds = self._timeout if timeout is None else timeout
+        try:
+            # The whole question has a deadline; httpx's own is per read.
+            async with asyncio.timeout(seconds):
+                return await self._client.request(method, path, json=body, params=params, timeout=seconds)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise UpstreamTimeout(
+                f"the engine at {self._address} did not answer {method} {path} within {seconds:g} s"
+            ) from error
+        except httpx.HTTPError as error:
+            sent = not isinstance(error, httpx.ConnectError)
+            raise UpstreamDied(
+                f"{method} {path} at {self._address}: {error or type(error).__name__}", sent=sent, started=False
+            ) from error
+
+    def _done(self, response: httpx.Response) -> None:
+        if response.status_code >= 300:
+            raise _refused(response, self._address)
+
+
+def _refused(response: httpx.Response, address: Address) -> MMError:
+    request = response.request
+    return UpstreamDied(
+        f"the engine at {address} answered {request.method} {request.url.path} with {response.status_code}: {response.text[:500]}",
+        sent=True,
+        started=False,
+    )
+
+
+def _answer(response: httpx.Response, address: Address) -> dict[str, Any]:
+    if response.status_code >= 300:
+        raise _refused(response, address)
+    try:
+        answer: object = response.json()
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise UpstreamDied(
+            f"the engine at {address} answered {response.request.url.path} with something that is not a JSON object: {response.text[:200]!r}",
+            sent=True,
+            started=False,
+        )
+    return cast("dict[str, Any]", answer)
+
+
+def _essence(answer: Mapping[str, Any], field: str) -> str:
+    """The part that two equal engines answer alike: not ids, times or names."""
+    value: Any = answer.get(field)
+    if not value:
+        raise UpstreamDied(f"the engine's probe answer has no {field!r}: {str(answer)[:200]}", sent=True, started=False)
+    try:
+        choice = value[0]
+        return str(choice["text"] if "text" in choice else choice["message"]["content"])
+    except (LookupError, TypeError):
+        return json.dumps(value, sort_keys=True)[:2000]
