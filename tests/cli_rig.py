@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
 from typer.testing import CliRunner, Result
 
 from admin_rig import ADMIN, Admin, admin, serving
@@ -79,7 +80,12 @@ def chat_stub(api: Admin) -> None:
 
         return StreamingResponse(chunks(), media_type="text/event-stream")
 
+    async def card(name: str) -> dict[str, str]:
+        return {"id": name, "task": api.services.manager.catalog.resolve(name).task.value}
+
     api.app.add_api_route("/v1/chat/completions", chat, methods=["POST"])
+    route = APIRoute("/v1/models/{name:path}", card, methods=["GET"])
+    api.app.router.routes.insert(0, route)  # before the dashboard's, which takes whatever is left
 
 
 @contextlib.asynccontextmanager

@@ -62,7 +62,25 @@ async def test_a_load_that_takes_longer_goes_on(run: Cli) -> None:
     run.api.world.healthy_at_once = False
     result = await run("load", "demo", "--timeout", "0.3")
     assert (result.exit_code, "goes on loading" in result.stderr) == (1, True)
+    assert "`vllm-mm unload demo` stops it" in result.stderr
+    assert ".." not in result.stderr
     assert (await run("load", "demo", "--no-wait")).exit_code == 0
+    assert run.api.world.running == {"demo"}
+
+
+async def test_ctrl_c_says_that_the_load_goes_on(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And how to stop it; the exit code is the shell's for an interruption."""
+    assert run.api is not None
+    run.api.world.healthy_at_once = False
+
+    def interrupted(*_args: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vllm_mm.cli.models.follow_load", interrupted)
+    result = await run("load", "demo")
+    assert result.exit_code == 130
+    assert "demo goes on loading" in result.stderr
+    assert "`vllm-mm unload demo` stops it" in result.stderr
     assert run.api.world.running == {"demo"}
 
 
@@ -100,6 +118,14 @@ async def test_no_key_or_the_wrong_one_is_4(run: Cli) -> None:
     assert (await run("--token", "mm-read", "ps", env={"VLLM_MM_TOKEN": None})).exit_code == 0
 
 
+async def as_root(run: Cli) -> str:
+    """With a key that is in the database; returns its id."""
+    assert run.api is not None
+    key, run.token = await run.api.services.keys.create("root", [Scope.ADMIN, Scope.INFER])
+    run.api.services.keyring.replace(await run.api.services.keys.all())
+    return key.id
+
+
 async def test_acts_wait_for_their_end(run: Cli) -> None:
     """And fail when it is another one than was asked for."""
     await run("load", "demo")
@@ -108,6 +134,10 @@ async def test_acts_wait_for_their_end(run: Cli) -> None:
     assert (await run("pin", "demo")).output == "demo: ready, pinned\n"
     assert (await run("unpin", "demo")).output == "demo: ready\n"
     assert (await run("unload", "demo")).output == "demo: stopped\n"
+    assert (await run("undrain", "demo")).exit_code == 1
+    assert (await run("reset", "demo")).output == "demo: stopped\n"
+    assert (await run("restart", "demo")).output == "demo: ready\n"
+    assert (await run("unload", "demo")).exit_code == 0
     conflict = await run("wake", "demo")
     assert (conflict.exit_code, "not asleep" in conflict.stderr) == (1, True)
 
@@ -123,7 +153,7 @@ async def test_plan_queue_and_status(run: Cli) -> None:
     waiting = asyncio.ensure_future(run.api.world.queue.admit(run.api.world.ticket("demo", wait=1e6)))
     await asyncio.sleep(0.05)
     assert "t1" in (await run("queue")).output
-    assert "1 wait" in (await run("status")).output
+    assert "0 requests in flight, 1 waiting" in (await run("status")).output
     assert json.loads((await run("queue", "--json")).output)["length"] == 1
     waiting.cancel()
 
@@ -198,6 +228,56 @@ async def test_keys(run: Cli) -> None:
     assert (await run("keys", "revoke", "key_nope")).exit_code == 5
 
 
+async def test_keys_are_for_models_by_whatever_name(run: Cli) -> None:
+    """An alias is resolved; what does not exist is not found."""
+    await as_root(run)
+    made = json.loads((await run("keys", "create", "a", "--model", "gpt", "--model", "demo", "--json")).output)
+    assert made["models"] == ["Qwen/Qwen2.5-7B", "demo"]
+    unknown = await run("keys", "create", "a", "--model", "dmeo")
+    assert (unknown.exit_code, "`demo`" in unknown.stderr) == (5, True)
+    (run.cwd / "vllm-mm.yaml").write_text("models: {m: {aliases: [x]}}\n")
+    local = ("keys", "create", "a", "--local", "--data-dir", str(run.cwd / "local"), "--model")
+    assert (await run(*local, "x")).exit_code == 0
+    assert (await run(*local, "y")).exit_code == 5
+
+
+async def test_keys_are_revoked_by_id_name_or_beginning(run: Cli) -> None:
+    """Only where that means one; a revoked one is not meant any more."""
+    assert run.api is not None
+    root = await as_root(run)
+    keys = run.api.services.keys
+    for name in ("phone", "twin", "twin"):
+        await keys.create(name, [Scope.INFER])
+    made = {k.id: k for k in await keys.all()}
+    assert (await run("keys", "revoke", "phone")).output.endswith("(phone): revoked\n")
+    assert (await run("keys", "revoke", "phone")).exit_code == 5
+    twins = [k for k in made.values() if k.name == "twin"]
+    both = await run("keys", "revoke", "twin")
+    assert (both.exit_code, all(k.id in both.stderr for k in twins)) == (1, True)
+    assert (await run("keys", "revoke", "key_")).exit_code == 1
+    assert (
+        await run("keys", "revoke", twins[0].id.removeprefix("key_")[:8])
+    ).output == f"{twins[0].id} (twin): revoked\n"
+    assert (await run("keys", "revoke", twins[1].id[:12])).output == f"{twins[1].id} (twin): revoked\n"
+    assert {k.id for k in await keys.all() if k.revoked_at is None} == {root}
+
+
+async def test_the_last_admin_key_is_not_revoked_in_passing(run: Cli) -> None:
+    """It says what that would mean; --force does it. Another one that ended does not count as another one."""
+    assert run.api is not None
+    keys = run.api.services.keys
+    first = await as_root(run)
+    await keys.create("second", [Scope.ADMIN])
+    await keys.create("reader", [Scope.READ])
+    assert (await run("keys", "revoke", "second")).exit_code == 0
+    refused = await run("keys", "revoke", first)
+    assert refused.exit_code == 1
+    assert "the last key that may administer" in refused.stderr
+    assert "--force" in refused.stderr
+    assert next(k for k in await keys.all() if k.id == first).revoked_at is None
+    assert (await run("keys", "revoke", first, "--force")).exit_code == 0
+
+
 async def test_run_streams_an_answer(run: Cli) -> None:
     """A prompt, standard input, or both; a cut answer is a failure."""
     assert (await run("run", "demo", "hello there")).output == "hello there\n"
@@ -205,6 +285,13 @@ async def test_run_streams_an_answer(run: Cli) -> None:
     assert (await run("run", "demo", "read:", stdin="the text")).output == "read: the text\n"
     cut = await run("run", "demo", "now cut here")
     assert (cut.exit_code, cut.stdout, "was cut" in cut.stderr) == (1, "now cut\n", True)
+    for task, route in (("embed", "/v1/embeddings"), ("score", "/v1/rerank")):
+        made = await run("add", task, "--engine", "sim", "--set", f"task={task}")
+        assert made.exit_code == 0
+        other = await run("run", task, "hello")
+        assert (other.exit_code, other.stdout) == (1, "")
+        assert "it cannot chat" in other.stderr
+        assert f"curl {run.url}{route}" in other.stderr
     wrong = await run("run", "demo", "so wrong")
     assert (wrong.exit_code, "the engine died" in wrong.stderr) == (1, True)
 

@@ -475,6 +475,7 @@ async def test_model_list(form: str, tmp_path: Path) -> None:
         items = json.loads(answer.body)["data"]
         assert [i["id"] for i in items] == ["org/model-1", "short", "tuned", "other"]
         assert (items[0]["status"], items[0]["max_model_len"], items[0]["owned_by"]) == ("ready", 4096, "vllm")
+        assert items[0]["task"] == "generate"
         assert (items[2]["parent"], items[2]["root"]) == ("org/model-1", "/lora")
         assert answer.header("x-request-id") == "q"
         for path in ("/v1/models/org/model-1", "/v1/models/org%2Fmodel-1", "/v1/models/short"):

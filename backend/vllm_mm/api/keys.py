@@ -2,9 +2,8 @@
 
 from fastapi import APIRouter, HTTPException
 
-from vllm_mm.api.dependencies import Admin, The, cause, operation_id
+from vllm_mm.api.dependencies import Admin, The, cause, operation_id, resolve
 from vllm_mm.api.schemas import REFUSALS, KeyIn, KeyOut, NewKeyOut
-from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.keys import Key
 
 router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/keys", tags=["keys"], responses=REFUSALS)
@@ -19,14 +18,11 @@ async def list_keys(the: The, _key: Admin) -> list[KeyOut]:
 @router.post("", name="create_key", status_code=201)
 async def create_key(the: The, key: Admin, body: KeyIn) -> NewKeyOut:
     """A new key. Its secret is in the answer and can never be had again."""
-    unknown = [m for m in body.models or () if m not in the.manager.catalog]
-    if unknown:
-        raise BadRequest(
-            f"There is no model {', '.join(map(repr, unknown))}; GET /api/models lists them.", param="models"
-        )
+    # A key is for models, not for names: an alias may be given to another model later.
+    models = None if body.models is None else list(dict.fromkeys(resolve(the, m).id for m in body.models))
     now = the.clock.wall()
     made, secret = await the.keys.create(
-        body.name, body.scopes, models=body.models, expires_at=now + body.expires_in if body.expires_in else None
+        body.name, body.scopes, models=models, expires_at=now + body.expires_in if body.expires_in else None
     )
     the.keyring.replace(await the.keys.all())
     the.journal.emit(

@@ -116,7 +116,7 @@ class OpenAIApp:
         return msgspec.json.encode(self._item(name, spec))
 
     def _item(self, name: str, spec: ModelSpec) -> dict[str, object]:
-        """vLLM's own fields, and the state."""
+        """vLLM's own fields, and what it does and the state it is in."""
         length = spec.args.get("max-model-len", spec.args.get("max_model_len"))
         return {
             "id": name,
@@ -127,6 +127,7 @@ class OpenAIApp:
             "parent": spec.id if name in spec.lora else None,
             "max_model_len": length if isinstance(length, int) else None,
             "permission": [],
+            "task": spec.task.value,
             "status": self._gateway.leases.describe(spec.id).state.value,
         }
 

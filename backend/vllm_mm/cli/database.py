@@ -72,16 +72,21 @@ def create_key(
 
     async def make() -> dict[str, Any]:
         from vllm_mm.clock import RealClock  # noqa: PLC0415  # as above
+        from vllm_mm.control import declared  # noqa: PLC0415  # as above
         from vllm_mm.store import migrate  # noqa: PLC0415  # as above
         from vllm_mm.store.database import Database  # noqa: PLC0415  # as above
         from vllm_mm.store.keys import Keys  # noqa: PLC0415  # as above
+        from vllm_mm.store.models import Models  # noqa: PLC0415  # as above
 
         clock = RealClock()
         await migrate.upgrade(settings.database_url, None)
         database = Database(settings.database_url)
         try:
+            stored, _ = declared.usable(settings, {m.id: m.declaration for m in await Models(database).all()})
+            known = declared.catalog(settings, stored)
+            ids = None if models is None else list(dict.fromkeys(known.resolve(m).id for m in models))
             key, secret = await Keys(database, clock).create(
-                name, wanted, models=models, expires_at=clock.wall() + seconds if seconds else None
+                name, wanted, models=ids, expires_at=clock.wall() + seconds if seconds else None
             )
         finally:
             await database.close()
@@ -92,10 +97,12 @@ def create_key(
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """To its end; what is wrong with the configuration or the database is said, not thrown."""
-    from vllm_mm.domain.errors import MMError  # noqa: PLC0415  # as above
+    from vllm_mm.domain.errors import MMError, UnknownModel  # noqa: PLC0415  # as above
 
     try:
         return asyncio.run(work)
+    except UnknownModel as error:
+        fail(error.message, Exit.NOT_FOUND)
     except MMError as error:
         fail(error.message)
     except OSError as error:

@@ -15,6 +15,8 @@ class Exit(IntEnum):
     UNREACHABLE = 3
     REFUSED = 4
     NOT_FOUND = 5
+    INTERRUPTED = 130
+    """Ctrl-C, as shells say it (128 and the number of the signal)."""
 
 
 def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:

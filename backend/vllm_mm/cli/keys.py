@@ -1,6 +1,8 @@
 """`keys create|ls|revoke`: who may do what."""
 
+import sys
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -8,6 +10,9 @@ from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.options import Config, DataDir, Json
 from vllm_mm.cli.output import clock, print_json, print_table
 from vllm_mm.cli.server import the_server
+
+SHORTEST = 4
+"""Characters of the beginning of an id that are enough to mean a key."""
 
 
 def app() -> typer.Typer:
@@ -26,7 +31,8 @@ def create(
         typer.Option("--scope", help="infer (send requests), read, operate or admin; may be repeated. Default infer."),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option("--model", help="Only these models; may be repeated. Default all.")
+        list[str] | None,
+        typer.Option("--model", help="Only these models, by id or alias; may be repeated. Default all."),
     ] = None,
     expires: Annotated[
         str | None, typer.Option("--expires", help="End by itself after this time, such as 30d.")
@@ -88,11 +94,50 @@ def _ended(key: dict[str, Any]) -> str:
 
 
 def revoke(
-    context: typer.Context, key: Annotated[str, typer.Argument(help="The key's id.")], json: Json = False
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(help="The key's id, the beginning of it, or its name.")],
+    force: Annotated[bool, typer.Option("--force", help="Also the last key that may administer the server.")] = False,
+    json: Json = False,
 ) -> None:
     """Revoke a key. It stops working at once."""
-    gone = the_server(context).call("DELETE", f"/api/keys/{key}")
+    server = the_server(context)
+    keys: list[dict[str, Any]] = server.get("/api/keys")
+    found = _named(keys, key)
+    if not force and _last_admin(keys, found):
+        _confirm(found)
+    gone = server.call("DELETE", f"/api/keys/{quote(found['id'], safe='')}")
     if json:
         print_json(gone)
     else:
         typer.echo(f"{gone['id']} ({gone['name']}): revoked")
+
+
+def _named(keys: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    """The key that `text` means; leaves when it means none, or more than one."""
+    exact = [k for k in keys if k["id"] == text]
+    active = [k for k in keys if k["active"]]
+    found = exact or [k for k in active if k["name"] == text]
+    if not found and len(text) >= SHORTEST:
+        found = [k for k in active if k["id"].startswith(text) or k["id"].removeprefix("key_").startswith(text)]
+    if not found:
+        fail(f"there is no key {text!r} that could be revoked; `vllm-mm keys ls` lists them", Exit.NOT_FOUND)
+    if len(found) > 1:
+        fail(f"{text!r} may be any of {', '.join(k['id'] for k in found)}; name one by its id")
+    return found[0]
+
+
+def _last_admin(keys: list[dict[str, Any]], key: dict[str, Any]) -> bool:
+    admins = [k["id"] for k in keys if k["active"] and "admin" in k["scopes"]]
+    return admins == [key["id"]]
+
+
+def _confirm(key: dict[str, Any]) -> None:
+    warning = (
+        f"{key['id']} ({key['name']}) is the last key that may administer this server. Without one, only "
+        "`vllm-mm keys create NAME --scope admin --local` on the server's own machine makes another"
+    )
+    if not sys.stdin.isatty():
+        fail(f"{warning}. Use --force to revoke it nevertheless.")
+    typer.echo(f"vllm-mm: {warning}.", err=True)
+    if not typer.confirm("Revoke it?", err=True):
+        fail("nothing was revoked")

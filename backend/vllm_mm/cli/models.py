@@ -1,5 +1,6 @@
-"""`ps ls show load unload sleep wake pin unpin drain logs add rm`: models and their engines."""
+"""`ps ls show load unload restart sleep wake pin unpin drain undrain reset logs add rm`: models and their engines."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -22,11 +23,14 @@ def add_to(app: typer.Typer) -> None:
     app.command("show", epilog="Example: vllm-mm show demo")(show)
     app.command("load", epilog="Example: vllm-mm load demo --timeout 120")(load)
     app.command("unload", epilog="Example: vllm-mm unload demo")(unload)
+    app.command("restart", epilog="Example: vllm-mm restart demo")(restart)
     app.command("sleep", epilog="Example: vllm-mm sleep demo")(sleep)
     app.command("wake", epilog="Example: vllm-mm wake demo")(wake)
     app.command("pin", epilog="Example: vllm-mm pin demo")(pin)
     app.command("unpin", epilog="Example: vllm-mm unpin demo")(unpin)
     app.command("drain", epilog="Example: vllm-mm drain demo --no-wait")(drain)
+    app.command("undrain", epilog="Example: vllm-mm undrain demo")(undrain)
+    app.command("reset", epilog="Example: vllm-mm reset demo")(reset)
     app.command("logs", epilog="Example: vllm-mm logs demo --tail 50 -f")(logs)
     app.command("add", epilog="Example: vllm-mm add tiny --engine sim --set sim.weights=1GiB")(add)
     app.command("rm", epilog="Example: vllm-mm rm tiny")(rm)
@@ -96,7 +100,10 @@ def load(
     server = the_server(context)
     instance = server.call("POST", model_path(model, "start"))
     if not no_wait:
-        instance = follow_load(server, instance, timeout, quiet=json)
+        try:
+            instance = follow_load(server, instance, timeout, quiet=json)
+        except KeyboardInterrupt:
+            fail(_goes_on(instance["model"]), Exit.INTERRUPTED)
     if json:
         print_json(instance)
     if not no_wait and instance["state"] != "ready":
@@ -106,13 +113,17 @@ def load(
 def _not_loaded(server: Server, instance: Mapping[str, Any], timeout: float) -> None:
     model = instance["model"]
     if instance["pending"]:
-        fail(
-            f"{model} is not ready after {seconds(timeout)}: {_state(instance)} {instance['reason']}. It goes on loading."
-        )
+        why = f", {instance['reason'].rstrip('.')}" if instance["reason"] else ""
+        fail(f"{model} is not ready after {seconds(timeout)}: {_state(instance)}{why}. {_goes_on(model)}")
     with server.stream("GET", model_path(model, "logs"), params={"tail": 20}) as answer:
         for line in answer.iter_lines():
             typer.echo(f"  {line}", err=True)
     fail(f"{model} was not loaded: {_state(instance)}: {instance['reason'] or 'somebody stopped it'}")
+
+
+def _goes_on(model: str) -> str:
+    name = shlex.quote(model)
+    return f"{model} goes on loading. `vllm-mm load {name}` looks at it again, `vllm-mm unload {name}` stops it."
 
 
 def unload(
@@ -125,6 +136,13 @@ def unload(
 ) -> None:
     """Let requests finish, then stop the engine; a load is called off."""
     _act(context, model, "stop", {"stopped", "failed", "backoff"}, no_wait, timeout, json, {"force": force})
+
+
+def restart(
+    context: typer.Context, model: Model, no_wait: NoWait = False, timeout: Timeout = WAIT, json: Json = False
+) -> None:
+    """Let requests finish, stop the engine, start it again."""
+    _act(context, model, "restart", {"ready"}, no_wait, timeout, json)
 
 
 def sleep(
@@ -146,6 +164,16 @@ def drain(
 ) -> None:
     """Take no new requests, let finish what runs however long it takes, then stop."""
     _act(context, model, "drain", {"stopped", "failed", "backoff"}, no_wait, timeout, json)
+
+
+def undrain(context: typer.Context, model: Model, json: Json = False) -> None:
+    """Take a drain back: the engine takes requests again. Refused when its memory was promised to another model."""
+    _act(context, model, "undrain", None, True, 0, json)
+
+
+def reset(context: typer.Context, model: Model, json: Json = False) -> None:
+    """Forget the failures of a model that failed, so that a request may start it again."""
+    _act(context, model, "reset", None, True, 0, json)
 
 
 def pin(context: typer.Context, model: Model, json: Json = False) -> None:

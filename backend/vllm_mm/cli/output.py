@@ -39,6 +39,11 @@ def seconds(value: float | None) -> str | None:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
+def count(number: int, thing: str) -> str:
+    """`1 model`, `2 models`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def size(value: float) -> str:
     """Bytes, for people."""
     return f"{value / 2**30:.1f} GiB" if value >= 2**27 else f"{value / 2**20:.1f} MiB"

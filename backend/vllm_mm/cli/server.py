@@ -44,6 +44,15 @@ class Server:
             except ValueError:
                 fail(f"{self.url} answered with something else than JSON; is that a vllm-mm server?")
 
+    def look(self, path: str) -> Any | None:
+        """As `get`, but None when the server refuses."""
+        with self._told() as client:
+            answer = client.get(path, timeout=_timeout(READ_TIMEOUT))
+        try:
+            return None if answer.is_error else answer.json()
+        except ValueError:
+            return None
+
     @contextlib.contextmanager
     def stream(
         self,

@@ -8,9 +8,12 @@ import typer
 
 from vllm_mm.cli.exits import fail
 from vllm_mm.cli.options import Config, DataDir, Json
-from vllm_mm.cli.output import print_json
+from vllm_mm.cli.output import count, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vllm_mm.domain.catalog import Catalog
     from vllm_mm.settings import Settings
 
 
@@ -41,21 +44,37 @@ def validate(file: Annotated[Path, typer.Argument(help="A configuration file.")]
     # The file alone: what this shell happens to set for its own server is no part of it.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_MM_")}
     problems: list[str] = []
+    warnings: list[str] = []
     models: list[str] = []
     try:
-        models = [spec.id for spec in catalog(load(file, None, environ))]
+        settings = load(file, None, environ)
+        known = catalog(settings)
+        models = [spec.id for spec in known]
+        warnings = list(_doubts(settings, known))
     except SettingsError as error:
         problems = [str(problem) for problem in error.problems]
     except ConfigError as error:
         problems = [error.message]
     if json:
-        print_json({"valid": not problems, "problems": problems, "models": models})
+        print_json({"valid": not problems, "problems": problems, "warnings": warnings, "models": models})
     elif not problems:
-        typer.echo(f"{file}: valid, {len(models)} models: {', '.join(models) or 'none'}")
+        typer.echo(f"{file}: valid, {count(len(models), 'model')}{': ' if models else ''}{', '.join(models)}")
+        for warning in warnings:
+            typer.echo(f"{file}: warning: {warning}", err=True)
     if problems:
         if not json:
             typer.echo("\n".join(problems), err=True)
         raise typer.Exit(1)
+
+
+def _doubts(settings: "Settings", models: "Catalog") -> "Iterator[str]":
+    """What is allowed, and hardly meant."""
+    from vllm_mm.cli.checks import declared_devices, fits  # noqa: PLC0415  # as above
+
+    if not len(models):
+        yield "it declares no models; see `models` in docs/configuration.md, or make some with `vllm-mm add`"
+    for finding in fits(models, declared_devices(settings)):
+        yield f"{finding.name}: {finding.detail}; {finding.advice}"
 
 
 def show(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:

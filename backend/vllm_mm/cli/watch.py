@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from vllm_mm.cli.options import Json, Model
-from vllm_mm.cli.output import clock, first_line, print_json, print_table, seconds, size
+from vllm_mm.cli.output import clock, count, first_line, print_json, print_table, seconds, size
 from vllm_mm.cli.server import the_server
 
 
@@ -24,11 +24,11 @@ def status(context: typer.Context, json: Json = False) -> None:
     if json:
         print_json(found)
         return
-    states = ", ".join(f"{count} {state}" for state, count in found["states"].items()) or "no models"
+    states = ", ".join(f"{number} {state}" for state, number in found["states"].items()) or "no models"
     waiting = found["queue"]
     typer.echo(f"vllm-mm {found['version']}, up {seconds(found['uptime_s'])}: {states}")
     typer.echo(
-        f"{found['in_flight']} requests run, {waiting['length']} wait"
+        f"{count(found['in_flight'], 'request')} in flight, {waiting['length']} waiting"
         + (f", the oldest for {seconds(waiting['oldest_s'])}" if waiting["length"] else "")
     )
     for alert in found["alerts"]:
@@ -60,7 +60,7 @@ def plan(context: typer.Context, model: Model, json: Json = False) -> None:
     for device, taken in found["devices"].items():
         typer.echo(f"  takes {size(taken)} on {device} ({source})")
     for victim in found["victims"]:
-        running = f", {victim['in_flight']} requests would finish first" if victim["in_flight"] else ""
+        running = f", {count(victim['in_flight'], 'request')} would finish first" if victim["in_flight"] else ""
         typer.echo(f"  evicts {victim['model']} ({victim['state']}, gives back {size(victim['bytes'])}{running})")
 
 

@@ -17,6 +17,7 @@ from vllm_mm.api.app import create_app
 from vllm_mm.api.protocol import hot_protocol
 from vllm_mm.cli.options import ServeOptions
 from vllm_mm.control import reload
+from vllm_mm.control.files import raise_limit
 from vllm_mm.control.shutdown import hand_over, hurry, shutdown
 from vllm_mm.domain.errors import ConfigError, MMError
 from vllm_mm.gateway.memory import settle
@@ -32,6 +33,7 @@ def serve(options: ServeOptions) -> int:
     try:
         settings = _settings(options)
         _log_to_stderr(settings)
+        raise_limit(settings.limits.connections)
         with alone(settings.paths.data_dir):
             return uvloop.run(_serve(settings, options))
     except SettingsError as error:

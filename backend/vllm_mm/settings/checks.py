@@ -1,8 +1,9 @@
 """What a shape alone cannot tell: values that contradict each other. Each finding has its key path and what to do."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from vllm_mm.settings.model import DefaultsConfig, DeviceConfig, ModelConfig, Settings
 from vllm_mm.settings.nodes import KeyPath
@@ -84,20 +85,38 @@ def _names(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(settings: Settings) -> Iterator[Finding]:
-    for name in settings.defaults.args:
-        yield from _argument(("defaults", "args"), name)
+    for name, value in settings.defaults.args.items():
+        yield from _argument(("defaults", "args"), name, value)
+    yield from _kv_cache_space(("defaults", "env"), settings.defaults.env)
     listed = None if isinstance(settings.devices, str) else settings.devices
     for model_id, model in settings.models.items():
         for path, message in check_model(model, settings.defaults, listed):
             yield ("models", model_id, *path), message
 
 
-def _argument(path: KeyPath, name: str) -> Iterator[Finding]:
+def _argument(path: KeyPath, name: str, value: Any) -> Iterator[Finding]:
     plain = name.lstrip("-").replace("_", "-")
     if name.startswith("-"):
         yield (*path, name), f"write it without the dashes: `{name.lstrip('-')}`"
     elif plain in OWN_ARGUMENTS:
         yield (*path, name), f"vllm-mm sets `--{plain}` itself; remove it"
+    elif plain == "gpu-memory-utilization" and value is not None and not 0 < _number(value) <= 1:
+        yield (*path, name), f"{value!r} is no fraction of a device's memory; write it like 0.9"
+
+
+def _kv_cache_space(path: KeyPath, env: Mapping[str, str]) -> Iterator[Finding]:
+    """Memory is reserved from it before the engine could say that it is wrong."""
+    name = "VLLM_CPU_KVCACHE_SPACE"
+    if env.get(name) and not 0 <= _number(env[name]) < math.inf:
+        yield (*path, name), f"{env[name]!r} is not a number of GiB; write it like 4"
+
+
+def _number(value: Any) -> float:
+    """NaN for what is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _engine(model: ModelConfig, defaults: DefaultsConfig) -> Iterator[Finding]:
@@ -115,8 +134,9 @@ def _engine(model: ModelConfig, defaults: DefaultsConfig) -> Iterator[Finding]:
         yield ("args",), f"is for `engine: vllm`, but this is a `{engine}` engine"
     if engine != "vllm" and model.executable is not None:
         yield ("executable",), f"is for `engine: vllm`, but this is a `{engine}` engine"
-    for name in model.args:
-        yield from _argument(("args",), name)
+    for name, value in model.args.items():
+        yield from _argument(("args",), name, value)
+    yield from _kv_cache_space(("env",), model.env)
 
 
 def _wish(model: ModelConfig, devices: tuple[DeviceConfig, ...] | None) -> Iterator[Finding]:

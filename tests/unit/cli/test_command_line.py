@@ -12,6 +12,7 @@ import typer.main
 from cli_rig import Cli
 from vllm_mm import __version__
 from vllm_mm.cli import checks
+from vllm_mm.control import files
 
 CONFIG = """\
 devices: [{id: sim0, memory: 24GiB, simulated: true}]
@@ -39,7 +40,7 @@ def all_commands() -> list[tuple[str, ...]]:
 def test_the_contract_names_these_commands() -> None:
     """Scripts rely on them."""
     assert {" ".join(path) for path in all_commands()} >= {
-        "serve", "run", "ps", "ls", "show", "load", "unload", "sleep", "wake", "pin", "unpin", "drain", "logs", "queue",
+        "serve", "run", "ps", "ls", "show", "load", "unload", "restart", "sleep", "wake", "pin", "unpin", "drain", "undrain", "reset", "logs", "queue",
         "plan", "events", "keys create", "keys ls", "keys revoke", "add", "rm", "validate", "config show",
         "config schema", "doctor", "sim", "db upgrade", "db backup", "version",
     }  # fmt: skip
@@ -115,10 +116,29 @@ def test_validate_a_good_file(cli: Cli) -> None:
     """What the shell sets for its own server is no part of the file."""
     (cli.cwd / "good.yaml").write_text(CONFIG)
     result = cli.now("validate", "good.yaml", env={"VLLM_MM_SERVER__PORT": "wrong"})
-    assert (result.exit_code, result.output) == (0, "good.yaml: valid, 1 models: demo\n")
+    assert (result.exit_code, result.output) == (0, "good.yaml: valid, 1 model: demo\n")
     assert json.loads(cli.now("validate", "good.yaml", "--json").output) == {
-        "valid": True, "problems": [], "models": ["demo"],
+        "valid": True, "problems": [], "warnings": [], "models": ["demo"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("", "empty.yaml: warning: it declares no models; see `models`"),
+        ("# nothing yet\nmodels:\n", "empty.yaml: warning: it declares no models"),
+        (CONFIG + "  big: {engine: sim, sim: {weights: 30GiB}}\n", "empty.yaml: warning: model big: "),
+        ("devices: [{id: a, memory: 9GiB, simulated: true}]\ndefaults: {engine: sim}\nmodels: {m: {memory: 10GiB}}\n",
+         "empty.yaml: warning: model m: "),
+    ],
+)  # fmt: skip
+def test_validate_doubts_what_is_hardly_meant(cli: Cli, text: str, warning: str) -> None:
+    """No models, or one that is bigger than any device of the file: valid, and said. Nobody's machine is looked at."""
+    (cli.cwd / "empty.yaml").write_text(text)
+    result = cli.now("validate", "empty.yaml")
+    assert (result.exit_code, result.stderr.count("warning:")) == (0, 1)
+    assert result.stderr.startswith(warning)
+    assert len(json.loads(cli.now("validate", "empty.yaml", "--json").output)["warnings"]) == 1
 
 
 def test_validate_names_every_problem_with_its_line(cli: Cli) -> None:
@@ -214,13 +234,28 @@ def test_doctor_says_what_to_do(cli: Cli) -> None:
     assert "backup" in failed["database"]
 
 
-def test_doctor_goes_on_with_a_wrong_configuration(cli: Cli) -> None:
-    """It is one finding among others."""
+def test_doctor_stops_at_a_wrong_configuration(cli: Cli) -> None:
+    """Its error is told; what does not depend on it is looked at; what does is named, and not judged by the defaults."""
     (cli.cwd / "vllm-mm.yaml").write_text("nope: 1\n")
     code, found = findings(cli)
     assert code == 1
-    assert found["configuration"][0] == "fail"
-    assert "kernel" in found
+    assert set(found) == {"configuration", "memory", "kernel", "the rest"}
+    assert found["configuration"][:2] == (
+        "fail",
+        "vllm-mm.yaml:1: nope: unknown key; known are " + found["configuration"][1].split("known are ")[1],
+    )
+    assert "not looked at: engines, devices" in found["the rest"][1]
+
+
+def test_doctor_names_the_demo_in_a_checkout(cli: Cli) -> None:
+    """Where the server that runs is likely that of scripts/run, whose configuration is not found by itself."""
+    assert "scripts/run" not in findings(cli)[1]["configuration"][1]
+    (cli.cwd / "packaging/demo").mkdir(parents=True)
+    (cli.cwd / "packaging/demo/sim.yaml").touch()
+    assert (
+        findings(cli)[1]["configuration"][1]
+        == "no file, only defaults (`scripts/run --doctor` looks at the demo's), 0 models"
+    )
 
 
 def test_doctor_sees_the_version_of_vllm(cli: Cli) -> None:
@@ -252,13 +287,39 @@ def test_doctor_wants_sockets_in_a_place_of_our_own(tmp_path: Path) -> None:
 
 
 def test_doctor_knows_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too few is a failure below 1024, else a warning; the advice is one that this machine can follow."""
+    """What the server can raise by itself is no trouble; a hard limit that is too low is, and the advice can be followed."""
 
     def limits(soft: int, hard: int) -> checks.Finding:
         monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (soft, hard))
         return checks.files(1000)
 
     assert limits(4096, 4096).status is checks.Status.OK
-    assert (limits(2000, 9999).status, limits(2000, 9999).advice[:17]) == (checks.Status.WARN, "run `ulimit -n 25")
-    low = limits(512, 1024)
-    assert (low.status, "`limits.connections` to 256" in low.advice) == (checks.Status.FAIL, True)
+    assert (limits(1024, 9999).status, limits(1024, 9999).detail) == (
+        checks.Status.OK,
+        "limit 1024, which the server raises to 2512 for itself",
+    )
+    assert limits(1024, -1).status is checks.Status.OK
+    low = limits(1024, 1536)
+    assert (low.status, "`limits.connections` to 512" in low.advice) == (checks.Status.WARN, True)
+    assert limits(512, 1000).status is checks.Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [(1024, 9999, 2512), (1024, 2000, 2000), (1024, -1, 2512), (4096, 9999, 4096), (-1, -1, -1)],
+)
+def test_the_server_raises_its_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, expected: int
+) -> None:
+    """As far as `limits.connections` needs and the hard limit allows; it never lowers it."""
+    set_: list[tuple[int, int]] = []
+    monkeypatch.setattr(files.resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(files.resource, "setrlimit", lambda _, limits: set_.append(limits))
+    assert files.raise_limit(1000) == (soft, expected)
+    assert set_ == ([] if expected == soft else [(expected, hard)])
+
+    def forbidden(_kind: int, _limits: tuple[int, int]) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(files.resource, "setrlimit", forbidden)
+    assert files.raise_limit(1000) == (soft, soft)

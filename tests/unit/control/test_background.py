@@ -81,7 +81,7 @@ async def test_a_background_task_that_ended_is_a_problem(caplog: pytest.LogCaptu
     """Nobody would notice otherwise; while all run there is none."""
 
     async def work() -> None:
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     async def broken() -> None:
         raise RuntimeError("boom")
