@@ -192,7 +192,7 @@ async def test_keys_are_made_shown_once_and_revoked(api: Admin) -> None:
             assert (await reader.get("/api/status")).status_code == 401
         assert (await client.delete("/api/keys/key_nope")).json()["error"]["code"] == "not_found"
         wrong = await client.post("/api/keys", json={"name": "x", "models": ["nope"]})
-            assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
         wrong = await client.post("/api/keys", json={"name": "x", "scopes": ["root"]})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "scopes.0")
 
