@@ -65,7 +65,7 @@ def look(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
     yield disk("data", settings.paths.data_dir, 1 * GIB)
     downloads = any(spec.engine is EngineKind.VLLM for spec in catalog)
     yield disk("cache", settings.paths.cache_dir, (20 if downloads else 1) * GIB)
-    yield files(settings.limits.connections)
+    yield files(settings.limits.connections, sum(spec.concurrency for spec in catalog))
     yield kernel()
     yield port(settings.server.host, settings.server.port)
     yield access(settings)
@@ -224,15 +224,16 @@ def disk(name: str, path: Path, enough: int) -> Finding:
     return Finding(f"disk {name}", Status.OK, detail)
 
 
-def files(connections: int) -> Finding:
+def files(connections: int, in_flight: int) -> Finding:
     """A request takes two descriptors: the client's and the engine's. The server raises its own limit as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    need = files_needed(connections)
+    need = files_needed(connections, in_flight)
     if soft == resource.RLIM_INFINITY or soft >= need:
         return Finding("open files", Status.OK, f"limit {soft}")
     if hard == resource.RLIM_INFINITY or hard >= need:
         return Finding("open files", Status.OK, f"limit {soft}, which the server raises to {need} for itself")
-    most = max(1, (hard - SPARE_FILES) // 2)
+    room = hard - SPARE_FILES
+    most = max(1, room - in_flight, room // 2)
     advice = (
         f"lower `limits.connections` to {most}, or raise the hard limit to {need} (LimitNOFILE={need} in a systemd unit, "
         "--ulimit nofile in a container, /etc/security/limits.conf else)"

@@ -7,16 +7,18 @@ SPARE_FILES = 512
 """File descriptors beside those of connections: database, logs, engines."""
 
 
-def files_needed(connections: int) -> int:
-    """For `connections` clients at the same time: each takes one descriptor, and another towards its engine."""
-    return 2 * connections + SPARE_FILES
+def files_needed(connections: int, in_flight: int) -> int:
+    """One for each of `connections` clients, and another for each request that an engine works on (`in_flight` at most)."""
+    return connections + min(connections, in_flight) + SPARE_FILES
 
 
 def raise_limit(connections: int) -> tuple[int, int]:
-    """Raises the soft limit as far as needed and allowed; returns what it was and what it is now. Engines inherit it."""
+    """Raises the soft limit to what `connections` clients could ever need, as far as that is allowed; returns what it was
+    and what it is now. Engines inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
-    wanted = files_needed(connections) if hard == infinite else min(files_needed(connections), hard)
+    most = files_needed(connections, connections)
+    wanted = most if hard == infinite else min(most, hard)
     if soft == infinite or soft >= wanted:
         return soft, soft
     with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it; then it stays as it is

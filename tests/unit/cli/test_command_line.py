@@ -291,7 +291,7 @@ def test_doctor_knows_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -
 
     def limits(soft: int, hard: int) -> checks.Finding:
         monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (soft, hard))
-        return checks.files(1000)
+        return checks.files(1000, 5000)
 
     assert limits(4096, 4096).status is checks.Status.OK
     assert (limits(1024, 9999).status, limits(1024, 9999).detail) == (
@@ -302,6 +302,13 @@ def test_doctor_knows_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -
     low = limits(1024, 1536)
     assert (low.status, "`limits.connections` to 512" in low.advice) == (checks.Status.WARN, True)
     assert limits(512, 1000).status is checks.Status.FAIL
+    # Engines work on fewer requests than there may be clients: those that wait take one descriptor each.
+    assert checks.files(1000, 24).status is checks.Status.OK
+    monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (1024, 1535))
+    assert (checks.files(1000, 24).status, checks.files(1000, 24).advice[:40]) == (
+        checks.Status.WARN,
+        "lower `limits.connections` to 999, or rai",
+    )
 
 
 @pytest.mark.parametrize(
