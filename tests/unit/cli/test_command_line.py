@@ -303,12 +303,11 @@ def test_doctor_knows_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -
     assert (low.status, "`limits.connections` to 512" in low.advice) == (checks.Status.WARN, True)
     assert limits(512, 1000).status is checks.Status.FAIL
     # Engines work on fewer requests than there may be clients: those that wait take one descriptor each.
+    monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (1024, 1536))
     assert checks.files(1000, 24).status is checks.Status.OK
     monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (1024, 1535))
-    assert (checks.files(1000, 24).status, checks.files(1000, 24).advice[:40]) == (
-        checks.Status.WARN,
-        "lower `limits.connections` to 999, or rai",
-    )
+    close = checks.files(1000, 24)
+    assert (close.status, "`limits.connections` to 999," in close.advice) == (checks.Status.WARN, True)
 
 
 @pytest.mark.parametrize(
