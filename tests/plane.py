@@ -70,6 +70,7 @@ class Waiting:
 @dataclass
 class Described:
     state: State
+    generation: int = 1
 
 
 class PlainLeases:

@@ -29,6 +29,7 @@ from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.exchange import UpstreamRequest
+from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require
 from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Record, Rules
@@ -73,6 +74,7 @@ class Gateway:
         explain: Explain,
         clock: Clock,
         rules: Rules | None = None,
+        abilities: Abilities | None = None,
     ) -> None:
         self.leases: Final = leases
         self.keys: Final = keys
@@ -81,6 +83,7 @@ class Gateway:
         self._now = clock.now
         self._record = record
         self._explain = explain
+        self._abilities = abilities or Abilities()
         self._names = Names()
         self._running: dict[str, Relay] = {}
         self._sweep: Timer | None = None
@@ -155,6 +158,7 @@ class Gateway:
         relay.spec = spec = self.leases.catalog.resolve(name)
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
+        self._abilities.check(spec, call.route, key, self.leases)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
         ticket = Ticket(
             relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), relay.stream
@@ -197,7 +201,11 @@ class Gateway:
     # The ends
 
     def _answered(self, relay: Relay) -> None:
-        """The engine's answer was relayed to its end."""
+        """The engine's answer was relayed to its end, or is held because it says that it has no such route."""
+        if relay.no_route and relay.spec is not None and relay.key is not None:
+            spec, route = relay.spec, relay.call.route
+            self._abilities.learn(spec, route, relay.generation or 0)
+            raise self._abilities.refusal(spec, route, relay.key, self.leases)
         if relay.muted:
             said = relay.meter.tail()[:2000].decode("utf-8", "replace")
             relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, said

@@ -53,10 +53,14 @@ class WaitView(Protocol):
 
 
 class InstanceState(Protocol):
-    """The part of an instance's view that the model list shows."""
+    """The part of an instance's view that the gateway uses."""
 
     @property
     def state(self) -> State: ...
+    @property
+    def generation(self) -> int:
+        """Which launch it is in."""
+        ...
 
 
 class Leases(Protocol):

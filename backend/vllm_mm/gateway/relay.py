@@ -20,6 +20,10 @@ CLIENT_GONE: Final = 499
 
 
 _NO_USAGE: Final = Usage()
+NO_ROUTE: Final = frozenset({404, 405, 501})
+"""How an engine may say that it has no such route; 405 is what a server with pages of its own says."""
+WITHHELD: Final = 4096
+"""Bytes of such an answer that are held to see what it is."""
 
 
 class Call:
@@ -49,6 +53,24 @@ class _Nothing:
         return b""
 
 
+class _Withheld:
+    """An answer that may say that the engine has no such route."""
+
+    def __init__(self, status: int, headers: Headers, *, chunked: bool, length: int | None) -> None:
+        self.status = status
+        self.headers = headers
+        self.chunked = chunked
+        self.length = length
+        self.pieces: list[bytes] = []
+        self.size = 0
+
+
+def says_no_route(body: bytes) -> bool:
+    """A model's refusal has an error in it (of its model, an id, a parameter), in the form of any of the APIs; a server's
+    word that it knows no such path has none (`{"detail":"Not Found"}`, a page, nothing)."""
+    return b'"error"' not in body
+
+
 class Relay:
     """Takes the engine's answer (ResponseSink) and passes it to the client, counting as it goes.
 
@@ -73,6 +95,8 @@ class Relay:
     """The answer is an event stream."""
     muted = False
     """The engine's answer does not fit behind the head that went out early; it is told as an event instead."""
+    no_route = False
+    """The engine said that it has no such route; nothing of that was passed on."""
     outcome: Outcome | None = None
     error: str | None = None
     stopped: MMError | None = None
@@ -81,6 +105,9 @@ class Relay:
     request: UpstreamRequest | None = None
     _rewriter: Rewriter | None = None
     _held_head: tuple[Headers, int | None] | None = None
+    _withheld: _Withheld | None = None
+    _inner: Rewriter | None = None
+    """The rewriter of an answer that is withheld."""
 
     def __init__(self, call: Call, client: Client, own_id: str, now: Callable[[], float]) -> None:
         self.call = call
@@ -103,6 +130,13 @@ class Relay:
         if self.request is not None:
             self.request.body = ()  # the engine answers: nobody needs it any more
             self.call.body = b""
+        if status in NO_ROUTE:
+            self._withheld = _Withheld(status, headers, chunked=chunked, length=length)
+            self._inner, self._rewriter = self._rewriter, _Nothing()
+        else:
+            self._head(status, headers, chunked=chunked, length=length)
+
+    def _head(self, status: int, headers: Headers, *, chunked: bool, length: int | None) -> None:
         events = False
         answer = self.own_headers()
         for field in headers:
@@ -149,6 +183,12 @@ class Relay:
             self._data_renamed(self._rewriter, chunk)
 
     def end(self) -> None:
+        withheld = self._withheld
+        if withheld is not None:
+            self.no_route = says_no_route(b"".join(withheld.pieces))
+            if self.no_route:
+                return
+            self._pass_on(withheld)
         if self.muted:
             return
         if self._rewriter is not None:
@@ -158,7 +198,25 @@ class Relay:
                 self._write(rest)
         self.client.finish()
 
+    def _pass_on(self, withheld: _Withheld) -> None:
+        """It is an answer like any other."""
+        self._withheld = None
+        self._rewriter = self._inner
+        self._head(withheld.status, withheld.headers, chunked=withheld.chunked, length=withheld.length)
+        for piece in withheld.pieces:
+            if self._rewriter is None:
+                self._write(piece)
+            elif not self.muted:
+                self._data_renamed(self._rewriter, piece)
+
     def _data_renamed(self, rewriter: Rewriter, chunk: bytes) -> None:
+        withheld = self._withheld
+        if withheld is not None:
+            withheld.pieces.append(chunk)
+            withheld.size += len(chunk)
+            if withheld.size > WITHHELD:
+                self._pass_on(withheld)
+            return
         out = rewriter.feed(chunk)
         self._release(rewriter)
         if self._held_head is None:

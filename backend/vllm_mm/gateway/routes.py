@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
+
+from vllm_mm.domain.specs import Task
 
 
 class Form(Enum):
@@ -12,11 +15,21 @@ class Form(Enum):
     ANTHROPIC = auto()
 
 
+ANY: Final = frozenset(Task)
+GENERATES: Final = frozenset({Task.GENERATE})
+EMBEDS: Final = frozenset({Task.EMBED})
+SCORES: Final = frozenset({Task.SCORE})
+COMPARES: Final = EMBEDS | SCORES
+"""Embedding models score by the similarity of what they make of two texts (vLLM, docs/models/pooling_models)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """A path whose JSON body names the model."""
 
     path: bytes
+    tasks: frozenset[Task] = ANY
+    """A model with one of these can serve it; vLLM has a route only where the model's task asks for it."""
     form: Form = Form.OPENAI
     name: str = ""
 
@@ -27,19 +40,19 @@ class Route:
 ROUTES: dict[bytes, Route] = {
     route.path: route
     for route in (
-        Route(b"/v1/chat/completions"),
-        Route(b"/v1/completions"),
-        Route(b"/v1/embeddings"),
-        Route(b"/v1/responses", Form.RESPONSES),
-        Route(b"/v1/messages", Form.ANTHROPIC),
-        Route(b"/v1/messages/count_tokens", Form.ANTHROPIC),
-        Route(b"/v1/rerank"),
-        Route(b"/rerank"),
-        Route(b"/v2/rerank"),
-        Route(b"/v1/score"),
-        Route(b"/score"),
-        Route(b"/classify"),
-        Route(b"/pooling"),
+        Route(b"/v1/chat/completions", GENERATES),
+        Route(b"/v1/completions", GENERATES),
+        Route(b"/v1/embeddings", EMBEDS),
+        Route(b"/v1/responses", GENERATES, Form.RESPONSES),
+        Route(b"/v1/messages", GENERATES, Form.ANTHROPIC),
+        Route(b"/v1/messages/count_tokens", GENERATES, Form.ANTHROPIC),
+        Route(b"/v1/rerank", COMPARES),
+        Route(b"/rerank", COMPARES),
+        Route(b"/v2/rerank", COMPARES),
+        Route(b"/v1/score", COMPARES),
+        Route(b"/score", COMPARES),
+        Route(b"/classify", SCORES),
+        Route(b"/pooling", COMPARES),
         Route(b"/tokenize"),
         Route(b"/detokenize"),
     )

@@ -30,6 +30,7 @@ from vllm_mm.engine.launchers.pool import ZygotePool
 from vllm_mm.engine.launchers.warm import WarmLauncher
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
+from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.ports import Rules
@@ -43,6 +44,7 @@ from vllm_mm.store.meta import installation
 from vllm_mm.store.migrate import upgrade
 from vllm_mm.store.models import Models
 from vllm_mm.store.retention import Retention
+from vllm_mm.store.routes import MissingRoute, MissingRoutes
 from vllm_mm.store.usage import Ledger
 
 log = logging.getLogger("vllm_mm")
@@ -130,12 +132,18 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         rows.start()
         stack.push_async_callback(rows.close)
 
+        routes = MissingRoutes(database)
+        learned = WriteBehind[MissingRoute](routes.add, clock, name="routes of engines")
+        learned.start()
+        stack.push_async_callback(learned.close)
+        abilities = Abilities(await routes.all(), learned.add)
+
         def record(row: RequestRecord) -> None:
             metrics.observe_request(row)
             rows.add(row)
 
         background = Background()
-        gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings))
+        gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings), abilities)
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,

@@ -19,6 +19,7 @@ from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.models import Models
 from vllm_mm.store.retention import INTERVAL, STARTS_KEPT, STEP, Retention
+from vllm_mm.store.routes import MissingRoute, MissingRoutes
 from vllm_mm.store.usage import Filter, GroupBy, Ledger
 
 LAUNCH = LaunchRecord(
@@ -303,3 +304,18 @@ class TestRetention:
 
 async def close(journal: Journal, clock: FakeClock) -> None:
     await journal.close()
+
+
+async def test_missing_routes_are_kept_once_and_bounded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest word on a route counts, and only so many are kept."""
+    routes = MissingRoutes(database)
+    assert await routes.all() == []
+    await routes.add([MissingRoute("f1", "/v1/embeddings", 1), MissingRoute("f2", "/v1/embeddings", 1)])
+    await routes.add([MissingRoute("f1", "/v1/embeddings", 7)])
+    assert list(await routes.all()) == [
+        MissingRoute("f2", "/v1/embeddings", 1),
+        MissingRoute("f1", "/v1/embeddings", 7),
+    ]
+    monkeypatch.setattr("vllm_mm.store.routes.KEPT", 2)
+    await routes.add([MissingRoute("f3", "/score", 1)])
+    assert [r.fingerprint for r in await routes.all()] == ["f1", "f3"]
