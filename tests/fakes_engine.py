@@ -21,7 +21,7 @@ from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, Task
 from vllm_mm.engine.instance import Tools
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.policy import Places, Policy
-from vllm_mm.engine.ports import ExitStatus, LaunchPlan, SweepReport
+from vllm_mm.engine.ports import ExitStatus, LaunchPlan, Loss, SweepReport
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.engine.wire import ResponseSink, UpstreamRequest
 
@@ -37,6 +37,7 @@ class FakeProcess:
         self.probe_error: MMError | None = None
         self.asleep = False
         self.gone: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
+        self.part_gone: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         self.stopped = 0
         self.release_stop = asyncio.Event()
         self.lines: list[str] = []
@@ -65,6 +66,16 @@ class FakeProcess:
     def die(self, code: int = 0) -> None:
         if not self.gone.done():
             self.gone.set_result(ExitStatus(code))
+
+    async def lost(self) -> Loss:
+        return await asyncio.shield(self.part_gone)
+
+    async def take_stock(self) -> None:
+        pass
+
+    def lose_part(self, status: ExitStatus, name: str = "VLLM::EngineCore") -> None:
+        """A process below the leader dies; the leader does not notice."""
+        self.part_gone.set_result(Loss(4321, name, status))
 
     async def stop(self, *, graceful: bool, grace: float, deadline: float) -> SweepReport:
         self.stopped += 1

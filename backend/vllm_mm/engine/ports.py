@@ -49,6 +49,21 @@ class ExitStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """A process of a launch, other than the leader, without which its engine cannot serve (see `parts`), has ended."""
+
+    pid: int
+    name: str
+    """Its title, such as `VLLM::EngineCore`."""
+    status: ExitStatus
+    """`code` is None where it cannot be known any more."""
+
+    def __str__(self) -> str:
+        how = f", {self.status}" if self.status != ExitStatus(code=None) else ""
+        return f"{self.name} (pid {self.pid}{how})"
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReport:
     """What an end of a launch took: orphans are processes of it, other than the leader, that had to be killed."""
 
@@ -83,6 +98,15 @@ class EngineProcess(Protocol):
 
     async def exited(self) -> ExitStatus:
         """Returns when the leader is gone (pidfd: at once). Leaves the rest of the tree as it is. May be awaited often."""
+        ...
+
+    async def lost(self) -> Loss:
+        """Returns when a process of the launch without which it cannot serve is gone (pidfd: at once), though the leader may
+        live. Never returns for an end after `stop` or `close` was called, nor for helpers that come and go."""
+        ...
+
+    async def take_stock(self) -> None:
+        """Look now for the processes that `lost` is about; otherwise that is done once a second."""
         ...
 
     async def stop(self, *, graceful: bool, grace: float, deadline: float) -> SweepReport:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from vllm_mm.clock import Clock
 from vllm_mm.engine import leftovers, procfs
 from vllm_mm.engine.logtail import LogTail
-from vllm_mm.engine.ports import ExitStatus, LaunchRecord, SweepReport
+from vllm_mm.engine.parts import Parts
+from vllm_mm.engine.ports import ExitStatus, LaunchRecord, Loss, SweepReport
 from vllm_mm.engine.procfs import Launch, ProcessId, Stat
 
 _LOG = logging.getLogger(__name__)
@@ -94,11 +95,12 @@ class Hunt:
             self._known |= {stat.id for stat in found.values()}
             return found
 
-    def remember(self) -> None:
+    def remember(self, *, wait: bool = False) -> frozenset[ProcessId]:
         """Walk down from the leader and whoever is known, and remember their children: so that they are known when
-        their parents are gone. Well under a millisecond for an engine, and cheap enough for the event loop."""
-        if not self._lock.acquire(blocking=False):
-            return  # a scan is under way, and finds more
+        their parents are gone. Well under a millisecond for an engine, and cheap enough for the event loop. Returns all who
+        are known; nobody while a scan is under way, which finds more, unless `wait` is set (in a thread)."""
+        if not self._lock.acquire(blocking=wait):
+            return frozenset()
         try:
             roots = set(self._known)
             if self.launch.leader is not None:
@@ -112,6 +114,7 @@ class Hunt:
                     if stat is not None and stat.ppid == parent and stat.id not in self._known:
                         self._known.add(stat.id)
                         left.append(pid)
+            return frozenset(self._known)
         finally:
             self._lock.release()
 
@@ -185,6 +188,7 @@ class LocalProcess:
         self._memory = (0.0, 0)
         self._memory_lock = threading.Lock()
         self._shm = leftovers.SharedMemory(record.started_at)
+        self._parts = Parts(ProcessId(record.pid, record.start_ticks), tail.poll)
         self._loop.add_reader(pidfd, self._on_exit)
         self._walk: asyncio.Task[None] | None = self._loop.create_task(self._remember(), name=f"tree {record.model}")
         tail.start()
@@ -214,9 +218,16 @@ class LocalProcess:
     async def exited(self) -> ExitStatus:
         return await asyncio.shield(self._exit)
 
+    async def lost(self) -> Loss:
+        return await self._parts.lost()
+
+    async def take_stock(self) -> None:
+        await self._parts.look(lambda: self._hunt.remember(wait=True))
+
     async def stop(self, *, graceful: bool, grace: float, deadline: float) -> SweepReport:
         """See `ports.EngineProcess.stop`. Calls at the same time share one stop: the most impatient of them sets the
         grace, the most patient the deadline. The stop goes on when a caller is cancelled."""
+        self._parts.close()
         if self._gone:
             return SweepReport()
         now = self._clock.now()
@@ -236,6 +247,7 @@ class LocalProcess:
 
     async def close(self) -> None:
         self._unwatch()
+        self._parts.close()
         walk, self._walk = self._walk, None
         if walk is not None:
             walk.cancel()
@@ -245,7 +257,8 @@ class LocalProcess:
 
     async def _remember(self) -> None:
         while not self._exit.done():
-            self._hunt.remember()
+            known = self._hunt.remember()
+            await self._parts.look(lambda known=known: known)
             await self._clock.sleep(_WALK_SECONDS)
 
     def _on_exit(self) -> None:

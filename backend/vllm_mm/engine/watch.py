@@ -1,0 +1,143 @@
+"""What is watched of an engine from its start on: that it lives, answers, makes a token, sleeps and wakes as it should.
+
+Nothing here changes the instance: what was seen is returned, or raised, to the actor, which tells its lifecycle.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vllm_mm.clock import Clock
+from vllm_mm.domain.errors import Conflict, MMError
+from vllm_mm.domain.specs import EngineKind, ModelSpec
+from vllm_mm.engine.ports import EngineProcess, ExitStatus
+from vllm_mm.engine.wire import ControlChannel
+
+log = logging.getLogger(__name__)
+
+HEALTH_MISSES = 3
+"""Times in a row that /health does not answer before the engine counts as of no use."""
+LEADER_FOLLOWS = 0.05
+"""Seconds in which a leader that is killed together with a part of its engine is seen to be dead too."""
+LEADER_EXPLAINS = 2.0
+"""Seconds for the leader of a start to say why a part gave up, and to end; it knows more than the part's exit code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How an engine ended, unasked or not. `what` is the end of it in words."""
+
+    status: ExitStatus
+    what: str
+
+
+async def death(process: EngineProcess, clock: Clock, loading: Callable[[], bool]) -> Death:
+    """Returns when the leader is gone, or a process without which it cannot serve. Leaves what is left as it is."""
+    loop = asyncio.get_running_loop()
+    exited, lost = loop.create_task(process.exited()), loop.create_task(process.lost())
+    patience: asyncio.Task[None] | None = None
+    try:
+        await asyncio.wait({exited, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if not exited.done():
+            gave_up = loading() and lost.result().status.signal is None
+            patience = loop.create_task(clock.sleep(LEADER_EXPLAINS if gave_up else LEADER_FOLLOWS))
+            await asyncio.wait({exited, patience}, return_when=asyncio.FIRST_COMPLETED)
+        if exited.done():
+            return Death(exited.result(), f"the engine {exited.result()} unasked")
+        return Death(lost.result().status, f"the engine lost {lost.result()} unasked")
+    finally:
+        for task in (exited, lost, patience):
+            if task is not None:
+                task.cancel()
+
+
+class Checks:
+    """What one engine is asked, over its control channel, to see whether it is of use. `name`: the model's, in its API."""
+
+    def __init__(self, control: ControlChannel, spec: ModelSpec, name: str, clock: Clock) -> None:
+        self.control = control
+        self._spec = spec
+        self._name = name
+        self._clock = clock
+
+    async def answers(self) -> bool:
+        """Healthy; for a command, which may have no /health, also when it lists its models."""
+        if await self.control.healthy():
+            return True
+        if self._spec.engine is not EngineKind.COMMAND:
+            return False
+        try:
+            await self.control.models()
+        except MMError:
+            return False
+        return True
+
+    async def probe(self) -> str:
+        """One token, to be compared with a later one. Raises MMError."""
+        return await self.control.probe(self._name, self._spec.task)
+
+    async def until_ready(self, probing: Callable[[], None]) -> str:
+        """Healthy *and* able to produce one token, which is returned. How long it may take is the lifecycle's business.
+
+        `probing` is called before each try of the token.
+        """
+        delay = 0.03
+        while True:
+            if await self.answers():
+                probing()
+                try:
+                    return await self.probe()
+                except MMError as error:
+                    log.info("%s: healthy, but the probe failed: %s", self._spec.id, error)
+            await self._clock.sleep(delay)
+            delay = min(delay * 1.3, 0.5)
+
+    async def until_useless(
+        self, every: float, stuck: float, reads: Callable[[], int], count: Callable[[], int]
+    ) -> str:
+        """Notice an engine that lives but is of no use; returns why. It is looked at `every` so many seconds.
+
+        `count` requests are with it, and `reads` grows whenever it sends something: with requests, and nothing for
+        `stuck` seconds, it has to prove itself.
+        """
+        misses, before, quiet_since = 0, -1, self._clock.now()
+        while True:
+            await self._clock.sleep(every)
+            misses = 0 if await self.answers() else misses + 1
+            if misses >= HEALTH_MISSES:
+                return f"health did not answer {misses} times in a row"
+            now, last, before = self._clock.now(), before, reads()
+            if before != last or not count():
+                quiet_since = now
+            if now - quiet_since < stuck:
+                continue
+            try:
+                await self.probe()
+                quiet_since = self._clock.now()
+            except MMError as error:
+                return f"{count()} requests got nothing for {now - quiet_since:.0f} s and a probe failed: {error}"
+
+    async def sleeps(self) -> bool:
+        """Engines without sleep mode have no such route; they are awake."""
+        try:
+            return await self.control.is_sleeping()
+        except MMError:
+            return False
+
+    async def fall_asleep(self) -> None:
+        """Raises MMError, with the reason, when it will not."""
+        await self.control.sleep(1)
+        if not await self.control.is_sleeping():
+            raise Conflict("the engine says that it is not asleep")
+
+    async def wake(self, before: str | None) -> str:
+        """Wake it and see that it answers as it did `before` (unless that is None); returns its answer. Raises MMError."""
+        try:
+            await self.control.wake()
+            answer = await self.probe()
+        except MMError as error:
+            raise Conflict(f"it would not wake: {error}") from error
+        if before is not None and answer != before:
+            raise Conflict(f"it answers differently after its sleep ({answer!r}, before {before!r})")
+        return answer
