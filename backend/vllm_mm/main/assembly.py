@@ -18,6 +18,7 @@ from vllm_mm.control.background import Background
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.idle import IdleWatch
+from vllm_mm.control.readahead import ReadAhead
 from vllm_mm.control.readings import Readings
 from vllm_mm.control.warmup import Warmup
 from vllm_mm.domain.catalog import Catalog
@@ -155,6 +156,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, settings.retention, clock).run())
         background.start("metrics of events", metrics.follow(journal))
+        background.start("reading ahead", ReadAhead(manager, settings.warm.read_ahead, places.environment, clock).run())
         if settings.warm.preload:
             background.start("zygotes", Warmup(manager, launcher, places, clock).run())
         stack.push_async_callback(background.close)
