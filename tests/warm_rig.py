@@ -121,7 +121,9 @@ async def serves(process: LocalProcess, seconds: float = 20.0) -> None:
                     await asyncio.sleep(0.01)
         except TimeoutError:
             pytest.fail(f"never ready: {process.tail(5)}")
-        answer = await client.post("/v1/completions", json={"model": "m", "prompt": "x", "max_tokens": 2})
+        answer = await client.post(
+            "/v1/completions", json={"model": process.record.model, "prompt": "x", "max_tokens": 2}
+        )
         assert answer.status_code == 200, answer.text
 
 

@@ -38,6 +38,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import signal
 import socket
 import stat
@@ -265,7 +266,8 @@ def _become(request: Message, log: int, answer: int) -> None:
             continue
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python begins
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as every Python begins
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -481,11 +483,15 @@ def _arrive(request: Message, log: int, answer: int, between: int) -> None:
     os.setsid()
 
 
-def _die_with_owner() -> None:
+def _die_with_owner(channel: socket.socket) -> None:
     """At once, also in the middle of an import: the kernel kills us when the owner's thread that started us ends (prctl(2),
-    PR_SET_PDEATHSIG). Engines do not inherit that. An owner that is gone already is seen at the first read."""
+    PR_SET_PDEATHSIG). Engines do not inherit that. One that ended before has closed its side."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+    look = select.poll()
+    look.register(channel, select.POLLHUP | select.POLLRDHUP)
+    if look.poll(0):
+        os._exit(0)
 
 
 def main() -> tuple[Message, Zygote] | None:
@@ -495,7 +501,7 @@ def main() -> tuple[Message, Zygote] | None:
     os.dup2(null, CONTROL)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for our owner, who ends us
-    _die_with_owner()
+    _die_with_owner(channel)
     try:
         title = importlib.import_module("setproctitle")
         title.getproctitle()  # it finds the argument area by its first contents, so it has to look before we write there
