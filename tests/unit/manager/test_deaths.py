@@ -1,0 +1,98 @@
+"""How an engine's end is understood: the leader's, and that of a process below it without which it cannot serve."""
+
+import asyncio
+
+from fakes_engine import World, model, world
+from vllm_mm.domain.errors import UpstreamDied
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.specs import RetryPolicy
+from vllm_mm.engine.ports import ExitStatus
+from vllm_mm.engine.watch import LEADER_EXPLAINS, LEADER_FOLLOWS
+from vllm_mm.engine.wire import UpstreamRequest
+
+KILLED = ExitStatus(None, 9)
+
+
+async def request(w: World, name: str) -> None:
+    async with w.manager.lease(w.ticket(name)) as lease:
+        await lease.exchange(UpstreamRequest(b"POST", b"/"), None)  # type: ignore[arg-type] - the fake wants no sink
+
+
+def reason(w: World, name: str) -> str:
+    return w.manager.require(name).snapshot.reason
+
+
+async def test_loss_of_a_core_is_a_crash_although_the_leader_lives() -> None:
+    """Requests under way end with UpstreamDied, the tree is stopped, and the reason names process and signal, once."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        running = asyncio.create_task(request(w, "a"))
+        await w.clock.settle()
+        w.processes["a"].lose_part(KILLED)
+        await w.clock.advance(LEADER_FOLLOWS)
+        assert isinstance(running.exception(), UpstreamDied)
+        await w.clock.advance(0.5)
+        assert w.manager.require("a").state is State.BACKOFF
+        assert "VLLM::EngineCore (pid 4321, killed by signal 9)" in reason(w, "a")
+        assert w.processes["a"].stopped == 1
+        assert w.journal.kinds("a").count("instance.stopping") == 1
+        assert w.manager.ledger.reservations == {}
+
+
+async def test_a_part_that_dies_with_its_leader_is_not_the_news() -> None:
+    """A kill of the whole group is told as the leader's end, in whatever order the two are seen."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        w.processes["a"].lose_part(KILLED)
+        await w.clock.advance(LEADER_FOLLOWS / 2)
+        assert w.manager.require("a").state is State.READY
+        w.processes["a"].die(7)
+        await w.clock.advance(0.5)
+        assert "EngineCore" not in reason(w, "a")
+        assert "exited with code 7" in reason(w, "a")
+
+
+async def test_the_leader_of_a_start_may_explain_why_a_part_gave_up() -> None:
+    """While it loads, a core that exits by itself is waited for by its leader, whose log names the cause; but not for long."""
+    async with world(model("a", retry=RetryPolicy(max_failures=5))) as w:
+        w.healthy_at_once = False
+        await w.manager.start("a", "test")
+        await w.clock.advance(0.1)
+        w.processes["a"].lose_part(ExitStatus(1))
+        await w.clock.advance(LEADER_EXPLAINS - 0.1)
+        assert w.manager.require("a").state is State.STARTING
+        w.processes["a"].log("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+        await w.clock.advance(0.6)
+        assert w.manager.require("a").state is State.BACKOFF
+        assert "memory" in reason(w, "a")
+        assert "exited with code 1" in reason(w, "a")
+
+
+async def test_a_part_that_is_killed_while_it_loads_ends_the_start_at_once() -> None:
+    """A signal from outside leaves the leader nothing to explain."""
+    async with world(model("a")) as w:
+        w.healthy_at_once = False
+        await w.manager.start("a", "test")
+        await w.clock.advance(0.1)
+        w.processes["a"].lose_part(KILLED, "VLLM::Worker_TP1")
+        await w.clock.advance(LEADER_FOLLOWS)
+        assert w.manager.require("a").state is not State.STARTING
+        assert "VLLM::Worker_TP1" in reason(w, "a")
+
+
+async def test_a_loss_while_it_stops_is_no_crash() -> None:
+    """What ends during a stop ends because of it."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        w.hold_stops = True
+        process = w.processes["a"]
+        process.release_stop.clear()
+        await w.manager.stop("a", "test")
+        await w.clock.settle()
+        assert w.manager.require("a").state is State.STOPPING
+        process.lose_part(KILLED)
+        await w.clock.advance(0.5)
+        process.release_stop.set()
+        await w.clock.advance(0.5)
+        assert w.manager.require("a").state is State.STOPPED
+        assert reason(w, "a") == "test"
