@@ -8,13 +8,14 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
@@ -268,6 +269,48 @@ async def test_other_databases_are_left_alone(url: str, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is not a database, whatever its name says" * 100)
     with pytest.raises(ConfigError, match="cannot be read as a database"):
         await upgrade(f"sqlite+aiosqlite:///{tmp_path}/text.db", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "free", "words"),
+    [
+        ("SQLITE_FULL", 10 * 2**30, "is full"),
+        ("SQLITE_IOERR_SHMOPEN", 4096, "is full (0.0 MiB free)"),
+        ("SQLITE_CANTOPEN", 0, "Free some space"),
+        ("SQLITE_IOERR_READ", 10 * 2**30, "cannot be opened: broken; see who owns it"),
+        ("SQLITE_CORRUPT", 0, "restore a backup"),
+    ],
+)
+async def test_a_full_disk_is_not_taken_for_a_broken_database(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, free: int, words: str
+) -> None:
+    """Nobody is told to move a good database away because there was no room to open it."""
+    await upgrade(url, None)
+
+    def connect(*_args: object, **_more: object) -> None:
+        error = sqlite3.OperationalError("broken")
+        error.sqlite_errorname = name
+        raise error
+
+    monkeypatch.setattr(migrate.sqlite3, "connect", connect)
+    monkeypatch.setattr(migrate.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(ConfigError, match=re.escape(words)) as told:
+        await upgrade(url, None)
+    assert ("move it away" in str(told.value)) == (name == "SQLITE_CORRUPT")
+
+
+async def test_no_room_for_a_new_database_is_said(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As SQLite itself finds it out."""
+    make = migrate.make_engine
+
+    def small(*args: object, **more: object) -> object:
+        engine = make(*args, **more)
+        event.listen(engine.sync_engine, "connect", lambda c, _: c.execute("PRAGMA max_page_count=10").close())
+        return engine
+
+    monkeypatch.setattr(migrate, "make_engine", small)
+    with pytest.raises(ConfigError, match=r"the disk is full\. Free some space"):
+        await upgrade(url, None)
 
 
 async def test_backup_of_a_database_in_use(url: str, tmp_path: Path) -> None:

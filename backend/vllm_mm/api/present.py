@@ -54,11 +54,11 @@ def pending(manager: ProcessManager, view: InstanceView) -> bool:
 
 
 def has_run(manager: ProcessManager, model: str) -> bool:
-    """Whether there is anything to say about its instance: it ran, or it is about to."""
+    """Whether there is anything to say about its instance: it ran, or is about to, or was refused a start."""
     if not any(i.spec.id == model for i in manager.instances()):
         return False
     view = manager.describe(model)
-    return view.generation > 0 or view.state is not State.STOPPED or pending(manager, view)
+    return view.generation > 0 or view.state is not State.STOPPED or pending(manager, view) or manager.refused_because(model) != ""
 
 
 def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOut:

@@ -76,14 +76,17 @@ def _demo() -> str:
 def _database(settings: "Settings") -> "Finding":
     import asyncio  # noqa: PLC0415  # as above
 
-    from vllm_mm.cli.checks import Finding, Status  # noqa: PLC0415  # as above
+    from vllm_mm.cli.checks import Finding, Status, disk  # noqa: PLC0415  # as above
     from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
     from vllm_mm.store import migrate  # noqa: PLC0415  # as above
 
     try:
         revision = asyncio.run(migrate.current(settings.database_url))
     except ConfigError as error:
-        return Finding("database", Status.FAIL, error.message, "correct `database.url`, or restore a backup")
+        advice = "correct `database.url`, or restore a backup"
+        if disk("data", settings.paths.data_dir, 2**28).status is Status.FAIL:
+            advice = "see `disk data`"
+        return Finding("database", Status.FAIL, error.message, advice)
     newest = migrate.revisions()[-1]
     if revision is None:
         return Finding("database", Status.OK, "new; the first start makes it")

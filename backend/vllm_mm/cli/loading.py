@@ -32,7 +32,9 @@ def _poll(server: Server, instance: Instance, timeout: float, show: Callable[[In
         if not instance["pending"] or time.monotonic() >= end:
             return instance
         time.sleep(POLL)
-        instance = server.get(model_path(model))["instance"] or instance
+        found: Instance | None = server.get(model_path(model))["instance"]
+        # A load that came to nothing before there was an engine leaves none.
+        instance = found or {**instance, "state": "stopped", "pending": False}
 
 
 def describe(instance: Instance) -> str:

@@ -9,18 +9,18 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ConfigError, Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
 from vllm_mm.domain.launches import LaunchRecord
-from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, Reset, State
-from vllm_mm.domain.residency import Device, Ledger, Resident
+from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State
+from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine import command, launching
+from vllm_mm.engine import command, launching, survey
+from vllm_mm.engine.acts import Acts
 from vllm_mm.engine.footprint import Footprint, footprint
 from vllm_mm.engine.instance import ModelInstance, Tools
 from vllm_mm.engine.lease import Lease
@@ -57,33 +57,17 @@ class WaitingRoom(Protocol):
     def refuse_all(self, error: MMError) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """Somebody other than a request wants a model READY."""
-
-    since: float
-    urgent: bool
-    cause: str
-    why_not: str = ""
-
-
-class ProcessManager:
+class ProcessManager(Acts):
     """Owns all instances and the device ledger."""
 
     def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:
+        super().__init__(tools, policy)
         self.catalog = catalog
-        self._tools = tools
-        self._policy = policy
         self._places = places
         self._instances: dict[str, ModelInstance] = {}
         self._swap_inflight = asyncio.Lock()
         self._loading_events: dict[str, Loading] = {}
         self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
-        self._wishes: dict[str, Wish] = {}
-        self._pins: dict[str, bool] = {}
-        self._dismissed: set[str] = set()
-        self._refusals: dict[str, str] = {}
-        """Why the last wish for a model came to nothing; until the next one."""
         self._learned: dict[tuple[str, str], int] = {}
         self._load_times: dict[str, float] = {}
         self._queue: WaitingRoom | None = None
@@ -134,10 +118,12 @@ class ProcessManager:
     def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View:
         """Everything that a scheduling decision may depend on, at this moment."""
         waiting = dict(lanes)
-        models = [*waiting, *(m for m in self._wishes if m not in waiting)]
+        models = [*waiting, *(m for m in self._wishes.models() if m not in waiting)]
         return View(
             lanes=[lane for m in models if (lane := self._lane(m, waiting.get(m, ()))) is not None],
-            residents=[self._resident(i) for i in self._instances.values() if i.state in lc.LIVE],
+            residents=[
+                survey.resident(i, pinned=self.pinned(i.spec)) for i in self._instances.values() if i.state in lc.LIVE
+            ],
             ledger=self._room.ledger,
         )
 
@@ -145,21 +131,9 @@ class ProcessManager:
         instance = self._instance(model)
         if instance is None or model not in self.catalog:
             return None
-        wish = self._wishes.get(model)
-        state = State.STARTING if model in self._loading_events else instance.state
-        return Lane(
-            model=model, state=state, tickets=tickets,
-            wanted_since=wish.since if wish is not None and state is not State.READY else None,
-            urgent=wish is not None and wish.urgent,
-            served_until=instance.gate.closed_at,
-            wish=instance.spec.devices, per_device=self.footprint(instance.spec).per_device,
-            free_slots=instance.gate.free, priority=instance.spec.priority,
-        )  # fmt: skip
-
-    def _resident(self, instance: ModelInstance) -> Resident:
-        return Resident(
-            model=instance.spec.id, state=instance.state, leases=instance.gate.count, pinned=self.pinned(instance.spec),
-            last_used=instance.gate.last_used, ready_since=instance.snapshot.ready_since, priority=instance.spec.priority,
+        return survey.lane(
+            instance, tickets, self._wishes.get(model), loading=model in self._loading_events,
+            per_device=self.footprint(instance.spec).per_device,
         )  # fmt: skip
 
     def refusal(self, ticket: Ticket) -> MMError | None:
@@ -186,18 +160,16 @@ class ProcessManager:
 
     def held(self, model: str, reason: str) -> None:
         """A wish has to wait; remembered to be shown."""
-        wish = self._wishes.get(model)
-        if wish is not None and wish.why_not != reason:
-            self._wishes[model] = replace(wish, why_not=reason)
+        self._wishes.hold(model, reason)
 
     def refused(self, model: str, error: MMError) -> None:
         """A wish that can never be fulfilled is dropped and told."""
-        if self._wishes.pop(model, None) is not None:
-            self._refusals[model] = error.message
+        if self._wishes.drop(model):
+            self._wishes.refuse(model, error.message)
             self._emit("swap.refused", model, error.message)
 
     def unwanted(self, model: str) -> None:
-        if self._policy.cancel_unwanted_loads and model in self._loading_events and model not in self._wishes:
+        if self._policy.cancel_unwanted_loads and model in self._loading_events and self._wishes.get(model) is None:
             self._call_off(model, "nobody waits for it any more")
 
     async def carry_out(self, load: Load) -> None:
@@ -226,6 +198,8 @@ class ProcessManager:
                     await self._tools.store.save(self._intent(instance.spec, loading))
             except ConfigError as error:
                 self._give_up(loading, error.message)
+            except MMError as error:
+                self._give_up(loading, f"its start could not be written down. {error.message}")
             except Exception as error:  # whatever the database says, the promise has to be undone
                 self._give_up(loading, f"the database did not take the launch: {error!r}")
             if loading.ok is not None:  # given up, or called off while the row was written
@@ -308,7 +282,7 @@ class ProcessManager:
         self._room.profiled(model)
         if instance.state not in lc.LIVE:
             self._room.release(model)
-            self._refusals[model] = reason
+            self._wishes.refuse(model, reason)
         self._emit("swap.given_up", model, reason)
         self.settled(instance, ok=False, reason=reason)
 
@@ -343,7 +317,7 @@ class ProcessManager:
     def settled(self, instance: ModelInstance, *, ok: bool, reason: str) -> None:
         model = instance.spec.id
         loading = self._loading_events.pop(model, None)
-        self._wishes.pop(model, None)
+        self._wishes.drop(model)
         if loading is not None:
             loading.settle(ok=ok, reason=reason)
         if not ok:
@@ -355,47 +329,11 @@ class ProcessManager:
         if queue is None:
             return
         # Those who wait for the model may have its slot; those who wait for another may have its room once it is idle.
-        wanted = queue.size or self._wishes
+        wanted = queue.size or self._wishes.models()
         if queue.waits(model) or (wanted and not self._instances[model].gate.count):
             queue.kick()
 
-    # What operators and policies ask.
-
-    async def start(self, model: str, cause: str, *, urgent: bool = True) -> None:
-        """Want `model` READY. Returns at once; `settled_state` waits. An operator's start forgets earlier failures.
-
-        Raises UnknownModel, ShuttingDown.
-        """
-        instance = self.require(model)
-        if self._closing:
-            raise ShuttingDown("The server is shutting down.")
-        if instance.state is State.READY or model in self._loading_events:
-            return
-        if instance.state in {State.FAILED, State.BACKOFF, State.STOPPING}:
-            await instance.ask(Reset(cause))
-        self._dismissed.discard(model)
-        self._refusals.pop(model, None)
-        self._wishes[model] = Wish(self._tools.clock.now(), urgent, cause)
-        self._waiting.kick()
-
-    async def stop(self, model: str, cause: str, *, force: bool = False) -> None:
-        """Drain and stop; at once with `force`, or while it loads. Returns when it is told, not when it is gone."""
-        instance = self.require(model)
-        self._wishes.pop(model, None)
-        self._dismissed.add(model)
-        self._refusals.pop(model, None)
-        if self._call_off(model, f"stopped by {cause}"):
-            return
-        timeout = self._policy.drain_timeout
-        await instance.ask(Kill(cause) if force else Drain(Goal.STOP, timeout, cause, self._policy.on_drain_timeout))
-
-    async def retire(self, model: str, cause: str) -> None:
-        """Its declaration changed or is gone: let what runs finish, then stop; earlier failures are forgotten."""
-        instance = self._instances[model]
-        self._wishes.pop(model, None)
-        if not self._call_off(model, cause) and instance.state in lc.LIVE:
-            await instance.ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
-        instance.tell(Reset(cause))
+    # What the acts ask.
 
     def _call_off(self, model: str, reason: str) -> bool:
         """End a load that waits for room (True), or kill one that has a process."""
@@ -411,55 +349,17 @@ class ProcessManager:
         self._give_up(loading, reason)
         return True
 
-    async def restart(self, model: str, cause: str) -> None:
-        """Drain, stop, start again."""
-        instance = self.require(model)
-        if instance.state in lc.LIVE:
-            await self.stop(model, cause)
-        await self.start(model, cause)
+    def _accepts_loads(self) -> bool:
+        return not self._closing
 
-    async def sleep(self, model: str, cause: str) -> None:
-        """Drain, then put to sleep. Raises Conflict where the engine cannot."""
-        instance = self.require(model)
-        if not self.can_sleep(instance.spec):
-            raise Conflict(
-                f"{model} cannot sleep: its engine has no sleep mode here (vLLM on a GPU with `enable-sleep-mode` "
-                "in its args has one, the CPU build has none). Stop it instead."
-            )
-        await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
+    def _loads(self, model: str) -> bool:
+        return model in self._loading_events
 
-    async def wake(self, model: str, cause: str) -> None:
-        """Wake a sleeping instance. Raises Conflict when it does not sleep."""
-        instance = self.require(model)
-        if instance.state in {State.READY, State.WAKING}:
-            return
-        if instance.state is not State.SLEEPING:
-            raise Conflict(f"{model} is {instance.state.value}, not asleep. `load` starts it.")
-        await self.start(model, cause)
+    def _keeps_its_room(self, model: str) -> bool:
+        return self._room.stay(model)
 
-    async def drain(self, model: str, cause: str) -> None:
-        """No new requests; what runs is let finish, however long it takes; then stop."""
-        await self.require(model).ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
-
-    async def undrain(self, model: str, cause: str) -> None:
-        """Take a drain back. Raises Conflict when the memory was promised to another model."""
-        instance = self.require(model)
-        if instance.state is State.DRAINING and not self._room.stay(model):
-            raise Conflict(f"{model} cannot stay: its memory was promised to another model")
-        await instance.ask(lc.Undrain(cause))
-
-    async def reset(self, model: str, cause: str) -> None:
-        """Forget the failures of a FAILED or backing-off instance."""
-        await self.require(model).ask(Reset(cause))
-
-    def pin(self, model: str, *, pinned: bool) -> None:
-        """Never (or again) a victim, until the controller restarts or the configuration says otherwise."""
-        self.require(model)
-        self._pins[model] = pinned
+    def _decide(self) -> None:
         self._waiting.kick()
-
-    def pinned(self, spec: ModelSpec) -> bool:
-        return self._pins.get(spec.id, spec.pinned)
 
     # Boot, reload and the end.
 
@@ -538,10 +438,6 @@ class ProcessManager:
         """Whether its engine has a sleep mode on the devices it would use here."""
         return command.can_sleep(spec, self.devices())
 
-    def dismissed(self, model: str) -> bool:
-        """Whether it was told to stop and nobody has started it since."""
-        return model in self._dismissed
-
     def learned(self, fingerprint: str, device: str, size: int) -> None:
         """A footprint was measured (bytes)."""
         self._learned[fingerprint, device] = size
@@ -581,11 +477,7 @@ class ProcessManager:
             return f"waits for its memory to become free: {loading.load.reason}"
         if wish is not None:
             return wish.why_not or "about to start"
-        return self._waiting.why(model) or self._refusals.get(model, "")
-
-    def refused_because(self, model: str) -> str:
-        """Why the last wish for `model` came to nothing before there was a process; empty when it did not."""
-        return self._refusals.get(model, "")
+        return self._waiting.why(model) or self._wishes.refusal(model)
 
     def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
         self._tools.journal.emit(kind, model=model, cause=cause, data=data)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -38,8 +39,15 @@ def serve(options: ServeOptions) -> int:
             return uvloop.run(_serve(settings, options))
     except SettingsError as error:
         print(error, file=sys.stderr)
-    except ConfigError as error:
+    except MMError as error:
         print(f"vllm-mm: {error.message}", file=sys.stderr)
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(
+            f"vllm-mm: no room on the disk{where}: free some, then start again; `vllm-mm doctor` looks", file=sys.stderr
+        )
     return 1
 
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from vllm_mm.clock import Clock, RealClock
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.store.database import make_engine, sqlite_path
 
+ROOM = 2**20
+"""Bytes that have to be free for a database to be used; below that an I/O error is taken for a full disk."""
 LOCK_DEADLINE = 60.0
 """Seconds to wait for another process that migrates the same database."""
 _POSTGRES_LOCK = 7_614_203_551
@@ -151,8 +154,22 @@ def _sqlite_revision(path: Path) -> str | None:
                 row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
                 return str(row[0]) if row else None
     except sqlite3.DatabaseError as e:
-        raise ConfigError(f"{path} cannot be read as a database: {e}; move it away, or restore a backup") from e
+        raise ConfigError(_unreadable(path, e)) from e
     return _without_version(tables)
+
+
+def _unreadable(path: Path, error: sqlite3.DatabaseError) -> str:
+    """A full disk is no damage: even reading needs a little room, for the index of the write-ahead log."""
+    code, free = error.sqlite_errorname or "", shutil.disk_usage(path.parent).free
+    if code.startswith("SQLITE_FULL") or (free < ROOM and code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN"))):
+        return (
+            f"the disk of {path} is full ({free / 2**20:.1f} MiB free), and the database cannot even be opened: {error}. "
+            f"The data is not harmed. Free some space ({path.parent} has logs and backups, `vllm-mm doctor` looks at the "
+            "disks), then start again"
+        )
+    if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return f"{path} cannot be read as a database: {error}; move it away, or restore a backup"
+    return f"{path} cannot be opened: {error}; see who owns it and its directory, and what the system's log says of the disk"
 
 
 def _revision(connection: Connection) -> str | None:
@@ -216,7 +233,9 @@ async def _run(url: str, direction: str, revision: str) -> None:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _POSTGRES_LOCK})
             await connection.run_sync(_migrate, direction, revision)
     except DBAPIError as e:
-        raise ConfigError(f"the migration failed and was undone: {e.orig}") from e
+        full = getattr(e.orig, "sqlite_errorname", "") == "SQLITE_FULL"
+        advice = ": the disk is full. Free some space, then start again" if full else ""
+        raise ConfigError(f"the migration failed and was undone: {e.orig}{advice}") from e
     finally:
         await engine.dispose()
 

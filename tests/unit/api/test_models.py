@@ -6,6 +6,7 @@ import pytest
 
 from admin_rig import Admin
 from fakes_engine import model
+from vllm_mm.store.failures import DatabaseFull
 
 QWEN = "/api/models/Qwen/Qwen2.5-7B"
 
@@ -64,6 +65,17 @@ async def test_wait_ends_with_a_failed_start(api: Admin) -> None:
     answer = await waiting
     assert (answer.status_code, answer.json()["state"]) == (200, "failed")
     assert "no such program" in answer.json()["reason"]
+
+
+async def test_a_start_that_the_database_does_not_take_ends_with_the_reason(api: Admin) -> None:
+    """It has no instance, and still is shown, so that whoever looks at the load learns of its end."""
+    api.world.store.error = DatabaseFull("The database could not be written: database or disk is full.")
+    assert (await api.client.post("/api/models/a/start")).json()["pending"] is True
+    await api.world.clock.advance(1.0)
+    instance = (await api.client.get("/api/models/a")).json()["instance"]
+    assert (instance["state"], instance["pending"]) == ("stopped", False)
+    assert instance["reason"].startswith("its start could not be written down. The database could not be written: ")
+    assert "DatabaseFull" not in instance["reason"]
 
 
 async def test_wait_for_a_start_that_came_to_nothing_is_409(api: Admin) -> None:

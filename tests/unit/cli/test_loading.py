@@ -16,7 +16,7 @@ def instance(state: str, phase: str = "", percent: float | None = None, *, pendi
 class Server:
     """Gives one state after another."""
 
-    def __init__(self, *states: dict[str, Any]) -> None:
+    def __init__(self, *states: dict[str, Any] | None) -> None:
         self._states = iter(states)
 
     def get(self, path: str) -> dict[str, Any]:
@@ -47,6 +47,14 @@ def test_lines_say_what_is_waited_for_and_never_twice(
     assert capsys.readouterr().err.splitlines() == [
         "m: waiting: room: n is busy (about 6.0s left)", "m: weights (about 6.0s left)", "m: ready",
     ]  # fmt: skip
+
+
+def test_a_load_that_came_to_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server shows no instance of it: there never was one."""
+    monkeypatch.setattr(loading, "POLL", 0.0)
+    server = Server(instance("stopped"), None)
+    last = loading.follow_load(server, instance("stopped"), 60, quiet=True)  # type: ignore[arg-type]
+    assert (last["state"], last["pending"]) == ("stopped", False)
 
 
 def test_the_waiting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
