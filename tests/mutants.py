@@ -75,7 +75,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     manager(
         "fast-path-locks", "the fast path takes `_swap_inflight`",
-        "engine/manager.py",
+        "engine/leasing.py",
         "        lease = self._manager.fast_lease(self._ticket)\n",
         "        async with self._manager._swap_inflight:\n            lease = self._manager.fast_lease(self._ticket)\n",
         "test_fast_path_takes_no_lock_and_no_queue",
@@ -145,7 +145,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     manager(
         "lease-leaks-on-error", "a lease is given back only when the work went well",
-        "engine/manager.py",
+        "engine/leasing.py",
         "    async def __aexit__(self, *_: object) -> None:\n        if self._lease is not None:\n",
         "    async def __aexit__(self, *_: object) -> None:\n        if self._lease is not None and _[0] is None:\n",
         "test_lease_is_released_when_the_work_throws",
@@ -166,10 +166,38 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     manager(
         "exit-0-is-fine", "an engine that exits unasked is not noticed",
-        "engine/instance.py",
-        "        self._run(self._watch_exit(process))\n",
+        "engine/run.py",
+        "        self._actor.tasks.run(self._watch_life(process))\n",
         "",
         "test_death_of_an_engine_ends_its_exchanges_at_once",
+    ),
+    Mutant(
+        "parts-not-watched", "the death of an engine core or a worker is left to the API server to notice",
+        "backend/vllm_mm/engine/parts.py",
+        "        self._loop.add_reader(fd, self._ended, identity, title)\n",
+        "",
+        ("tests/process/test_parts.py",),
+    ),
+    Mutant(
+        "any-child-is-a-part", "a fork that a worker makes for an errand counts as a worker",
+        "backend/vllm_mm/engine/parts.py",
+        "        if not forked and after",
+        "        if after",
+        ("tests/process/test_parts.py::test_helpers_come_and_go",),
+    ),
+    Mutant(
+        "a-stop-is-a-loss", "what ends in a stop counts as a crash",
+        "backend/vllm_mm/engine/process.py",
+        "        self._parts.close()\n        if self._gone:\n",
+        "        if self._gone:\n",
+        ("tests/process/test_parts.py::test_the_end_of_a_part_in_a_stop_is_no_loss",),
+    ),
+    Mutant(
+        "loss-without-consequence", "a lost core is seen, and nothing follows",
+        "backend/vllm_mm/engine/watch.py",
+        "        await asyncio.wait({exited, lost}, return_when=asyncio.FIRST_COMPLETED)\n",
+        "        await exited\n",
+        ("tests/unit/manager/test_deaths.py::test_loss_of_a_core_is_a_crash_although_the_leader_lives",),
     ),
     Mutant(
         "abort-forgets", "an exchange whose task was cancelled while it awaited the answer keeps its connection",

@@ -9,26 +9,25 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ConfigError, Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State
-from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine import command, launching, survey
+from vllm_mm.engine import launching, survey
 from vllm_mm.engine.acts import Acts
-from vllm_mm.engine.footprint import Footprint, footprint
 from vllm_mm.engine.instance import ModelInstance, Tools
 from vllm_mm.engine.lease import Lease
-from vllm_mm.engine.loading import Loading, eta
+from vllm_mm.engine.leasing import Leasing, WaitingRoom
+from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.engine.ports import LaunchPlan
 from vllm_mm.engine.progress import PROFILED_FROM
-from vllm_mm.engine.room import Room
+from vllm_mm.engine.registry import TEARDOWN
 from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, start_failed, torn_down, wait_info
 
 log = logging.getLogger(__name__)
@@ -37,41 +36,17 @@ DB_DEADLINE = 10.0
 """Seconds for the one row that is written while `_swap_inflight` is held."""
 PROFILED = PROFILED_FROM | {"probe"}
 """Phases of a load in which the engine has sized its KV cache."""
-TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
-
-
-class WaitingRoom(Protocol):
-    """The InferenceQueue, as the manager sees it."""
-
-    @property
-    def size(self) -> int: ...
-    async def admit(self, ticket: Ticket) -> Lease: ...
-    def waits(self, model: str) -> bool: ...
-    def count(self, model: str) -> int: ...
-    def first(self, model: str) -> str: ...
-    def position(self, ticket: str, model: str) -> int: ...
-    def why(self, model: str) -> str: ...
-    def kick(self) -> None: ...
-    def fail(self, model: str, error: MMError) -> None: ...
-    def refuse_streams(self, model: str, error: MMError) -> None: ...
-    def refuse_all(self, error: MMError) -> None: ...
 
 
 class ProcessManager(Acts):
     """Owns all instances and the device ledger."""
 
     def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:
-        super().__init__(tools, policy)
-        self.catalog = catalog
+        super().__init__(catalog, tools, policy)
         self._places = places
-        self._instances: dict[str, ModelInstance] = {}
         self._swap_inflight = asyncio.Lock()
         self._loading_events: dict[str, Loading] = {}
-        self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
-        self._learned: dict[tuple[str, str], int] = {}
-        self._load_times: dict[str, float] = {}
         self._queue: WaitingRoom | None = None
-        self._closing = False
 
     def attach(self, queue: WaitingRoom) -> None:
         """Wire the queue in; once, before the first request."""
@@ -79,7 +54,7 @@ class ProcessManager(Acts):
 
     # The one way to an engine.
 
-    def lease(self, ticket: Ticket) -> "Leasing":
+    def lease(self, ticket: Ticket) -> Leasing:
         """`async with manager.lease(ticket) as lease:` is the only way to send anything to an engine.
 
         At once, without a lock or a wait, when the model is READY, has a free slot and nobody waits for one; else
@@ -288,6 +263,9 @@ class ProcessManager(Acts):
 
     # What the instances tell.
 
+    def _make(self, spec: ModelSpec) -> ModelInstance:
+        return ModelInstance(spec, self, self._tools, self._policy.timeouts)
+
     def plan_launch(self, spec: ModelSpec, generation: int) -> LaunchPlan:
         record = self._intent(spec, self._loading_events[spec.id])
         return launching.plan(spec, generation, record, self._places, self.devices())
@@ -310,8 +288,7 @@ class ProcessManager(Acts):
         if after.state in TEARDOWN and self._policy.on_teardown is OnTeardown.RETRY:
             self._waiting.refuse_streams(model, self._torn_down(instance))
         if after.state is State.READY and before.state is State.STARTING:
-            took = after.since - before.since
-            self._load_times[model] = (self._load_times.get(model, took) + took) / 2
+            self._took(model, after.since - before.since)
         self._waiting.kick()
 
     def settled(self, instance: ModelInstance, *, ok: bool, reason: str) -> None:
@@ -349,24 +326,10 @@ class ProcessManager(Acts):
         self._give_up(loading, reason)
         return True
 
-    def _accepts_loads(self) -> bool:
-        return not self._closing
-
-    def _loads(self, model: str) -> bool:
-        return model in self._loading_events
-
-    def _keeps_its_room(self, model: str) -> bool:
-        return self._room.stay(model)
-
     def _decide(self) -> None:
         self._waiting.kick()
 
     # Boot, reload and the end.
-
-    async def load_memory(self) -> None:
-        """Read what earlier runs learned: footprints and load times."""
-        self._learned = dict(await self._tools.store.footprints())
-        self._load_times = dict(await self._tools.store.load_times())
 
     async def adopt(self, record: LaunchRecord) -> bool:
         """Take over the engine of `record` if it provably is that one, is healthy, and its spec is still the same."""
@@ -406,52 +369,8 @@ class ProcessManager(Acts):
 
     # What anybody may look at.
 
-    def require(self, model: str) -> ModelInstance:
-        """The instance, made if this is the first time. Raises UnknownModel."""
-        instance = self._instance(model)
-        if instance is None:
-            self.catalog.resolve(model)
-            raise UnknownModel(f"The model `{model}` does not exist.")
-        return instance
-
-    def _instance(self, model: str) -> ModelInstance | None:
-        instance = self._instances.get(model)
-        if instance is None and (spec := self.catalog.get(model)) is not None:
-            instance = self._instances[model] = ModelInstance(spec, self, self._tools, self._policy.timeouts)
-        return instance
-
-    def instances(self) -> Sequence[ModelInstance]:
-        """Those that exist, running or not."""
-        return tuple(self._instances.values())
-
     def loading(self, model: str) -> Loading | None:
         return self._loading_events.get(model)
-
-    @property
-    def ledger(self) -> Ledger:
-        return self._room.ledger
-
-    def devices(self) -> Sequence[Device]:
-        return tuple(self._room.ledger.devices.values())
-
-    def can_sleep(self, spec: ModelSpec) -> bool:
-        """Whether its engine has a sleep mode on the devices it would use here."""
-        return command.can_sleep(spec, self.devices())
-
-    def learned(self, fingerprint: str, device: str, size: int) -> None:
-        """A footprint was measured (bytes)."""
-        self._learned[fingerprint, device] = size
-
-    def footprint(self, spec: ModelSpec) -> Footprint:
-        return footprint(spec, self._room.ledger.devices, self._learned)
-
-    def eta(self, model: str) -> float | None:
-        """Seconds until `model` could be READY, from what loads took before; None when it will not by itself."""
-        instance = self._instance(model)
-        if instance is None:
-            return None
-        behind = self._policy.timeouts.stop / 10 if instance.state in TEARDOWN else 0.0
-        return eta(instance.snapshot, self._load_times, self._tools.clock.now(), behind=behind)
 
     def wait_info(self, ticket: Ticket) -> WaitInfo:
         """Where a waiting request stands."""
@@ -481,26 +400,3 @@ class ProcessManager(Acts):
 
     def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
         self._tools.journal.emit(kind, model=model, cause=cause, data=data)
-
-
-class Leasing:
-    """`async with` around a lease. A class, not a generator: a parked generator would keep its lease."""
-
-    __slots__ = ("_lease", "_manager", "_ticket")
-
-    def __init__(self, manager: ProcessManager, ticket: Ticket) -> None:
-        self._manager = manager
-        self._ticket = ticket
-        self._lease: Lease | None = None
-
-    async def __aenter__(self) -> Lease:
-        lease = self._manager.fast_lease(self._ticket)
-        if lease is None:
-            lease = await self._manager.slow_lease(self._ticket)
-        self._lease = lease
-        return lease
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._lease is not None:
-            self._manager.take_back(self._lease)
-            self._lease = None

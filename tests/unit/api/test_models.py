@@ -104,7 +104,7 @@ async def test_wait_for_a_start_that_came_to_nothing_is_409(api: Admin) -> None:
 
 async def test_waiting_for_another_act_does_not_tell_of_an_old_start(api: Admin) -> None:
     """What came of the last wish is said to who wished, not to who pins or stops."""
-    api.world.manager._refusals["a"] = "no room"
+    api.world.manager._wishes.refuse("a", "no room")
     for act in ("pin", "unpin", "reset", "drain"):
         assert (await api.client.post(f"/api/models/a/{act}?wait=5")).status_code == 200, act
 

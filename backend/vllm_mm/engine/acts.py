@@ -1,0 +1,134 @@
+"""What operators and policies do with models: load, unload, drain, sleep, pin. A base of the `ProcessManager`, whose public
+side this is; it decides nothing and waits for nothing: each act puts down a wish, or tells an instance."""
+
+from abc import abstractmethod
+
+from vllm_mm.domain import lifecycle as lc
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import Conflict, ShuttingDown
+from vllm_mm.domain.lifecycle import Drain, Goal, Kill, OnTimeout, Reset, State
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.loading import Loading
+from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.registry import Registry
+from vllm_mm.engine.tools import Tools
+from vllm_mm.engine.wishes import Wish, Wishes
+
+
+class Acts(Registry):
+    """`cause`: who or what wants it, as it is told in events."""
+
+    def __init__(self, catalog: Catalog, tools: Tools, policy: Policy) -> None:
+        super().__init__(catalog, tools, policy)
+        self._wishes = Wishes()
+        self._closing = False
+        """No new lease and no new load: the server ends."""
+
+    # What the acts need of the manager.
+
+    @abstractmethod
+    def loading(self, model: str) -> Loading | None:
+        """The load of it that is under way."""
+
+    @abstractmethod
+    def _call_off(self, model: str, reason: str) -> bool: ...
+
+    @abstractmethod
+    def _decide(self) -> None: ...
+
+    # The acts.
+
+    async def start(self, model: str, cause: str, *, urgent: bool = True) -> None:
+        """Want `model` READY. Returns at once. An operator's start forgets earlier failures.
+
+        Raises UnknownModel, ShuttingDown.
+        """
+        instance = self.require(model)
+        if self._closing:
+            raise ShuttingDown("The server is shutting down.")
+        if instance.state is State.READY or self.loading(model) is not None:
+            return
+        if instance.state in {State.FAILED, State.BACKOFF, State.STOPPING}:
+            await instance.ask(Reset(cause))
+        self._wishes.want(model, Wish(self._tools.clock.now(), urgent, cause))
+        self._decide()
+
+    async def stop(self, model: str, cause: str, *, force: bool = False) -> None:
+        """Drain and stop; at once with `force`, or while it loads. Returns when it is told, not when it is gone."""
+        instance = self.require(model)
+        self._wishes.dismiss(model)
+        if self._call_off(model, f"stopped by {cause}"):
+            return
+        timeout = self._policy.drain_timeout
+        await instance.ask(Kill(cause) if force else Drain(Goal.STOP, timeout, cause, self._policy.on_drain_timeout))
+
+    async def retire(self, model: str, cause: str) -> None:
+        """Its declaration changed or is gone: let what runs finish, then stop; earlier failures are forgotten."""
+        instance = self._instance(model)
+        self._wishes.drop(model)
+        if instance is None:
+            return
+        if not self._call_off(model, cause) and instance.state in lc.LIVE:
+            await instance.ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
+        instance.tell(Reset(cause))
+
+    async def restart(self, model: str, cause: str) -> None:
+        """Drain, stop, start again."""
+        instance = self.require(model)
+        if instance.state in lc.LIVE:
+            await self.stop(model, cause)
+        await self.start(model, cause)
+
+    async def sleep(self, model: str, cause: str) -> None:
+        """Drain, then put to sleep. Raises Conflict where the engine cannot."""
+        instance = self.require(model)
+        if not self.can_sleep(instance.spec):
+            raise Conflict(
+                f"{model} cannot sleep: its engine has no sleep mode here (vLLM on a GPU with `enable-sleep-mode` "
+                "in its args has one, the CPU build has none). Stop it instead."
+            )
+        await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
+
+    async def wake(self, model: str, cause: str) -> None:
+        """Wake a sleeping instance. Raises Conflict when it does not sleep."""
+        instance = self.require(model)
+        if instance.state in {State.READY, State.WAKING}:
+            return
+        if instance.state is not State.SLEEPING:
+            raise Conflict(f"{model} is {instance.state.value}, not asleep. `load` starts it.")
+        await self.start(model, cause)
+
+    async def drain(self, model: str, cause: str) -> None:
+        """No new requests; what runs is let finish, however long it takes; then stop."""
+        await self.require(model).ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
+
+    async def undrain(self, model: str, cause: str) -> None:
+        """Take a drain back. Raises Conflict when the memory was promised to another model."""
+        instance = self.require(model)
+        if instance.state is State.DRAINING and not self._room.stay(model):
+            raise Conflict(f"{model} cannot stay: its memory was promised to another model")
+        await instance.ask(lc.Undrain(cause))
+
+    async def reset(self, model: str, cause: str) -> None:
+        """Forget the failures of a FAILED or backing-off instance."""
+        await self.require(model).ask(Reset(cause))
+
+    def pin(self, model: str, *, pinned: bool) -> None:
+        """Never (or again) a victim, until the controller restarts or the configuration says otherwise."""
+        self.require(model)
+        self._wishes.pin(model, pinned=pinned)
+        self._decide()
+
+    # What became of them.
+
+    def pinned(self, spec: ModelSpec) -> bool:
+        """Whether it is never a victim."""
+        return self._wishes.pinned(spec)
+
+    def dismissed(self, model: str) -> bool:
+        """Whether it was told to stop and nobody has started it since."""
+        return self._wishes.dismissed(model)
+
+    def refused_because(self, model: str) -> str:
+        """Why the last wish for `model` came to nothing before there was a process; empty when it did not."""
+        return self._wishes.refusal(model)

@@ -1,0 +1,55 @@
+"""A request's way to a lease: at once where that is possible, else through the waiting room."""
+
+from typing import Protocol
+
+from vllm_mm.domain.errors import MMError
+from vllm_mm.domain.scheduling import Ticket
+from vllm_mm.engine.lease import Lease
+
+
+class WaitingRoom(Protocol):
+    """The InferenceQueue, as the manager sees it."""
+
+    @property
+    def size(self) -> int: ...
+    async def admit(self, ticket: Ticket) -> Lease: ...
+    def waits(self, model: str) -> bool: ...
+    def count(self, model: str) -> int: ...
+    def first(self, model: str) -> str: ...
+    def position(self, ticket: str, model: str) -> int: ...
+    def why(self, model: str) -> str: ...
+    def kick(self) -> None: ...
+    def fail(self, model: str, error: MMError) -> None: ...
+    def refuse_streams(self, model: str, error: MMError) -> None: ...
+    def refuse_all(self, error: MMError) -> None: ...
+
+
+class Granting(Protocol):
+    """The ProcessManager, as a request sees it."""
+
+    def fast_lease(self, ticket: Ticket) -> Lease | None: ...
+    async def slow_lease(self, ticket: Ticket) -> Lease: ...
+    def take_back(self, lease: Lease) -> None: ...
+
+
+class Leasing:
+    """`async with` around a lease. A class, not a generator: a parked generator would keep its lease."""
+
+    __slots__ = ("_lease", "_manager", "_ticket")
+
+    def __init__(self, manager: Granting, ticket: Ticket) -> None:
+        self._manager = manager
+        self._ticket = ticket
+        self._lease: Lease | None = None
+
+    async def __aenter__(self) -> Lease:
+        lease = self._manager.fast_lease(self._ticket)
+        if lease is None:
+            lease = await self._manager.slow_lease(self._ticket)
+        self._lease = lease
+        return lease
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._lease is not None:
+            self._manager.take_back(self._lease)
+            self._lease = None

@@ -1,0 +1,89 @@
+"""What there is: the instances, the memory that is promised and held, and what earlier loads taught. Decides nothing."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import UnknownModel
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.residency import Device, Ledger
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine import command
+from vllm_mm.engine.footprint import Footprint, footprint
+from vllm_mm.engine.instance import ModelInstance
+from vllm_mm.engine.loading import eta
+from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.room import Room
+from vllm_mm.engine.tools import Tools
+
+TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
+"""On its way out, as far as those who want it are concerned."""
+
+
+class Registry(ABC):
+    """The lowest base of the `ProcessManager`."""
+
+    def __init__(self, catalog: Catalog, tools: Tools, policy: Policy) -> None:
+        self.catalog = catalog
+        self._tools = tools
+        self._policy = policy
+        self._instances: dict[str, ModelInstance] = {}
+        self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
+        self._learned: dict[tuple[str, str], int] = {}
+        self._load_times: dict[str, float] = {}
+
+    @abstractmethod
+    def _make(self, spec: ModelSpec) -> ModelInstance: ...
+
+    async def load_memory(self) -> None:
+        """Read what earlier runs learned: footprints and load times."""
+        self._learned = dict(await self._tools.store.footprints())
+        self._load_times = dict(await self._tools.store.load_times())
+
+    def require(self, model: str) -> ModelInstance:
+        """The instance, made if this is the first time. Raises UnknownModel."""
+        instance = self._instance(model)
+        if instance is None:
+            self.catalog.resolve(model)
+            raise UnknownModel(f"The model `{model}` does not exist.")
+        return instance
+
+    def _instance(self, model: str) -> ModelInstance | None:
+        instance = self._instances.get(model)
+        if instance is None and (spec := self.catalog.get(model)) is not None:
+            instance = self._instances[model] = self._make(spec)
+        return instance
+
+    def instances(self) -> Sequence[ModelInstance]:
+        """Those that exist, running or not."""
+        return tuple(self._instances.values())
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._room.ledger
+
+    def devices(self) -> Sequence[Device]:
+        return tuple(self._room.ledger.devices.values())
+
+    def can_sleep(self, spec: ModelSpec) -> bool:
+        """Whether its engine has a sleep mode on the devices it would use here."""
+        return command.can_sleep(spec, self.devices())
+
+    def learned(self, fingerprint: str, device: str, size: int) -> None:
+        """A footprint was measured (bytes)."""
+        self._learned[fingerprint, device] = size
+
+    def footprint(self, spec: ModelSpec) -> Footprint:
+        return footprint(spec, self._room.ledger.devices, self._learned)
+
+    def _took(self, model: str, seconds: float) -> None:
+        """A load that went well."""
+        self._load_times[model] = (self._load_times.get(model, seconds) + seconds) / 2
+
+    def eta(self, model: str) -> float | None:
+        """Seconds until `model` could be READY, from what loads took before; None when it will not by itself."""
+        instance = self._instance(model)
+        if instance is None:
+            return None
+        behind = self._policy.timeouts.stop / 10 if instance.state in TEARDOWN else 0.0
+        return eta(instance.snapshot, self._load_times, self._tools.clock.now(), behind=behind)

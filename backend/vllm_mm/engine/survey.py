@@ -1,0 +1,30 @@
+"""What a scheduling decision sees of the engines: each lane and each resident as plain data, taken at one moment."""
+
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.residency import Resident
+from vllm_mm.domain.scheduling import Lane, Ticket
+from vllm_mm.engine.instance import ModelInstance
+from vllm_mm.engine.wishes import Wish
+
+
+def lane(
+    instance: ModelInstance, tickets: tuple[Ticket, ...], wish: Wish | None, *, loading: bool, per_device: int
+) -> Lane:
+    """Those who wait for a model. `loading`: a load of it is decided, so it counts as starting; `per_device` in bytes."""
+    state = State.STARTING if loading else instance.state
+    return Lane(
+        model=instance.spec.id, state=state, tickets=tickets,
+        wanted_since=wish.since if wish is not None and state is not State.READY else None,
+        urgent=wish is not None and wish.urgent,
+        served_until=instance.gate.closed_at,
+        wish=instance.spec.devices, per_device=per_device,
+        free_slots=instance.gate.free, priority=instance.spec.priority,
+    )  # fmt: skip
+
+
+def resident(instance: ModelInstance, *, pinned: bool) -> Resident:
+    """A model that holds memory, as a possible victim."""
+    return Resident(
+        model=instance.spec.id, state=instance.state, leases=instance.gate.count, pinned=pinned,
+        last_used=instance.gate.last_used, ready_since=instance.snapshot.ready_since, priority=instance.spec.priority,
+    )  # fmt: skip

@@ -1,0 +1,75 @@
+"""What somebody other than a request wants of the models: loaded, kept, or gone. Forgotten when the controller ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vllm_mm.domain.specs import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Somebody other than a request wants a model READY."""
+
+    since: float
+    urgent: bool
+    cause: str
+    why_not: str = ""
+    """Why it has to wait; empty until somebody looked."""
+
+
+class Wishes:
+    """At most one of each kind for a model."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, Wish] = {}
+        self._pins: dict[str, bool] = {}
+        self._dismissed: set[str] = set()
+        self._refusals: dict[str, str] = {}
+
+    def want(self, model: str, wish: Wish) -> None:
+        """From now on it is wanted, whatever was said of it before."""
+        self._dismissed.discard(model)
+        self._refusals.pop(model, None)
+        self._wanted[model] = wish
+
+    def dismiss(self, model: str) -> None:
+        """It was told to stop, and is not wanted until somebody says so."""
+        self._wanted.pop(model, None)
+        self._refusals.pop(model, None)
+        self._dismissed.add(model)
+
+    def drop(self, model: str) -> bool:
+        """Not wanted any more, because it is there, or will not be. False when it was not."""
+        return self._wanted.pop(model, None) is not None
+
+    def hold(self, model: str, reason: str) -> None:
+        """It has to wait; remembered to be shown."""
+        wish = self._wanted.get(model)
+        if wish is not None and wish.why_not != reason:
+            self._wanted[model] = replace(wish, why_not=reason)
+
+    def refuse(self, model: str, reason: str) -> None:
+        """It came to nothing before there was a process; remembered until the next wish."""
+        self._refusals[model] = reason
+
+    def pin(self, model: str, *, pinned: bool) -> None:
+        self._pins[model] = pinned
+
+    def get(self, model: str) -> Wish | None:
+        return self._wanted.get(model)
+
+    def models(self) -> Sequence[str]:
+        """Those that are wanted, longest first."""
+        return tuple(self._wanted)
+
+    def pinned(self, spec: ModelSpec) -> bool:
+        """Never a victim: as somebody said, else as its declaration says."""
+        return self._pins.get(spec.id, spec.pinned)
+
+    def dismissed(self, model: str) -> bool:
+        """Whether it was told to stop and nobody has started it since."""
+        return model in self._dismissed
+
+    def refusal(self, model: str) -> str:
+        """Why the last wish came to nothing; empty when it did not."""
+        return self._refusals.get(model, "")
