@@ -159,6 +159,26 @@ def test_precedence(home: Path) -> None:
     assert s.server.host == "127.0.0.1"
 
 
+def test_the_constructor_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `load` does, and only the environment that it is given: neither the process's own nor a .env file."""
+    monkeypatch.setenv("SERVER", '{"port": 1}')
+    monkeypatch.setenv("VLLM_MM_SERVER__PORT", "2")
+    assert Settings() == Settings.model_validate({}) == Settings.from_layers()
+    assert Settings().server.port == 8000
+    assert load(None, None, {"HOME": "/h"}, Path("/nonexistent")).server.port == 8000
+
+
+def test_layers_are_merged_key_by_key_the_strongest_first() -> None:
+    """What pydantic-settings does with them, and `load` tells errors by."""
+    made = Settings.from_layers(
+        {"server": {"port": 1}, "models": {"a": {"args": {"x": 1}}}},
+        {"server": {"port": 2, "host": "::1"}, "models": {"a": {"args": {"x": 2, "y": 2}}, "b": None}},
+    )
+    assert (made.server.port, made.server.host) == (1, "::1")
+    assert made.models["a"].args == {"x": 1, "y": 2}
+    assert set(made.models) == {"a", "b"}
+
+
 def test_the_environment_reaches_everything(home: Path) -> None:
     """Whole sections, lists and free-form names, in their own case; the variables of the command line are no settings."""
     s = read(

@@ -1,11 +1,12 @@
 """Where the configuration comes from: flags over environment over file over defaults, with every error in its place."""
 
 import difflib
+import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,9 +17,7 @@ from vllm_mm.settings.model import (
     Section,
     Settings,
     check_model_id,
-    default_cache_dir,
     default_config_dir,
-    default_data_dir,
 )
 from vllm_mm.settings.nodes import (
     KeyPath,
@@ -26,18 +25,13 @@ from vllm_mm.settings.nodes import (
     Origin,
     Problem,
     SettingsError,
-    at_path,
-    from_text,
     from_value,
     locate,
     overlay,
-    read_file,
     to_python,
 )
+from vllm_mm.settings.sources import from_defaults, from_environment, from_file, from_flags, inner_section
 
-PREFIX = "VLLM_MM_"
-NOT_SETTINGS = frozenset({"VLLM_MM_URL", "VLLM_MM_TOKEN", "VLLM_MM_CONFIG", "VLLM_MM_VLLM_CPU", "VLLM_MM_PIP_ARGS"})
-"""Variables with our prefix that belong to the command line and to the scripts."""
 FILE_NAME = "vllm-mm.yaml"
 
 
@@ -62,19 +56,17 @@ def load(
     environ = environ or {}
     cwd = cwd or Path.cwd()
     problems: list[Problem] = []
-    root = _defaults(environ)
     path = find_config(config, environ, cwd)
-    layers = [
-        *([] if path is None else [lambda: _from_file(path, cwd, environ)]),
-        lambda: _from_environment(environ, problems),
-        lambda: _from_flags(overrides or {}, problems),
-    ]
-    for layer in layers:
-        try:
-            root = overlay(root, layer())
-        except SettingsError as e:
-            problems.extend(e.problems)
-    settings = _validate(root, problems)
+    # From the weakest to the strongest; pydantic-settings merges them in the same order (`Settings.from_layers`).
+    layers = [from_defaults(environ)]
+    try:
+        if path is not None:
+            layers.append(from_file(path, cwd, environ))
+    except SettingsError as e:
+        problems.extend(e.problems)
+    layers += [from_environment(environ, problems), from_flags(overrides or {}, problems)]
+    root = functools.reduce(overlay, layers)
+    settings = _validate(layers, root, problems)
     if problems or settings is None:
         raise SettingsError(problems)
     return _with_absolute_paths(settings, root, path, environ, cwd)
@@ -117,28 +109,11 @@ def key_paths() -> Iterator[tuple[str, ...]]:
 
 def _walk(section: type[BaseModel], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for name, field in section.model_fields.items():
-        inner, step = _inner(field.annotation)
+        inner, step = inner_section(field.annotation)
         if inner is None:
             yield (*path, name)
         else:
             yield from _walk(inner, (*path, name, *step))
-
-
-def _inner(annotation: Any) -> tuple[type[Section] | None, tuple[str, ...]]:
-    """The section inside an annotation, and the step to it: nothing, or `*` for the members of a mapping or a list."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation, ()
-    origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _inner(args[0])
-    if origin is dict:
-        return _inner(args[1])[0], ("*",)
-    if origin is tuple:
-        return _inner(args[0])[0], ("*",)
-    if origin is Union or str(origin) == "<class 'types.UnionType'>":
-        found = [_inner(arg) for arg in args]
-        return next((f for f in found if f[0] is not None), (None, ()))
-    return None, ()
 
 
 def _section_at(path: KeyPath, root: type[Section]) -> type[Section] | None:
@@ -146,7 +121,7 @@ def _section_at(path: KeyPath, root: type[Section]) -> type[Section] | None:
     section, rest = root, list(path)
     while rest:
         field = section.model_fields.get(str(rest.pop(0)))
-        inner, step = _inner(field.annotation) if field is not None else (None, ())
+        inner, step = inner_section(field.annotation) if field is not None else (None, ())
         if inner is None or len(rest) < len(step):
             return None
         del rest[: len(step)]
@@ -154,72 +129,14 @@ def _section_at(path: KeyPath, root: type[Section]) -> type[Section] | None:
     return section
 
 
-def _defaults(environ: Mapping[str, str]) -> Node:
-    origin = Origin("default")
-    paths = {"data_dir": str(default_data_dir(environ)), "cache_dir": str(default_cache_dir(environ))}
-    return from_value({"paths": paths}, origin)
-
-
-def _from_file(path: Path, cwd: Path, environ: Mapping[str, str]) -> Node:
-    shown = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
-    return read_file(path, shown, environ)
-
-
-def _from_environment(environ: Mapping[str, str], problems: list[Problem]) -> Node:
-    origin = Origin("environment")
-    root = Node({}, origin)
-    for name in sorted(environ):
-        if not name.startswith(PREFIX) or name in NOT_SETTINGS or environ[name] == "":
-            continue
-        where = Origin(f"environment variable {name}")
-        try:
-            node = from_text(environ[name], where)
-        except SettingsError as e:
-            problems.extend(e.problems)
-            continue
-        root = overlay(root, at_path(_variable_path(name), node))
-    return root
-
-
-def _variable_path(name: str) -> KeyPath:
-    """`VLLM_MM_SERVER__PORT` -> server.port. Names inside free-form mappings (model ids, variables) keep their case."""
-    parts = name.removeprefix(PREFIX).split("__")
-    path: list[str] = []
-    section: type[Section] | None = Settings
-    while parts:
-        part = parts.pop(0)
-        if section is None:
-            path.append(part)
-            continue
-        field = section.model_fields.get(part.lower())
-        path.append(part.lower())
-        section, step = _inner(field.annotation) if field is not None else (None, ())
-        if step and parts:
-            path.append(parts.pop(0))
-    return tuple(path)
-
-
-def _from_flags(overrides: Mapping[str, Any], problems: list[Problem]) -> Node:
-    origin = Origin("command line")
-    root = Node({}, origin)
-    for key, value in overrides.items():
-        if value is None:
-            continue
-        try:
-            root = overlay(root, at_path(tuple(key.split(".")), from_value(value, origin)))
-        except SettingsError as e:
-            problems.extend(e.problems)
-    return root
-
-
-def _validate(root: Node, problems: list[Problem]) -> Settings | None:
+def _validate(layers: Sequence[Node], root: Node, problems: list[Problem]) -> Settings | None:
+    """`root` is the layers laid over each other: it tells where each value in force stands."""
     found: list[Problem] = []
-    data = to_python(root)
     try:
-        settings = Settings.model_validate(data)
+        settings = Settings.from_layers(*(to_python(layer) for layer in reversed(layers)))
     except ValidationError as e:
         found = [_problem(root, error, Settings) for error in e.errors()]
-        settings = _without(data, found)
+        settings = _without(to_python(root), found)
     if settings is not None:
         shape = {p.path[:2] for p in found}
         for path, message in check(settings):

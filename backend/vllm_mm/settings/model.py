@@ -20,7 +20,9 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from vllm_mm.settings.layers import Layer
 from vllm_mm.settings.units import Duration, Size
 from vllm_mm.vocabulary.profile import KEYS
 
@@ -31,6 +33,10 @@ RESERVED_LAST = frozenset(
     {"start", "stop", "restart", "sleep", "wake", "drain", "undrain", "pin", "unpin", "reset", "logs", "history"}
 )
 """Last path segments of the admin API's routes under /api/models/{id}."""
+
+
+_LAYERS = "layers"
+"""How `Settings.from_layers` hands the sources to `settings_customise_sources`; no setting has this name."""
 
 
 def check_model_id(value: str) -> str:
@@ -394,8 +400,11 @@ def _empty(value: object) -> object:
     return {} if value is None else value
 
 
-class Settings(Section):
-    """The whole configuration. `vllm_mm.settings.load` makes it from file, environment and flags."""
+class Settings(Section, BaseSettings):
+    """The whole configuration. `vllm_mm.settings.load` makes it from flags, environment and file; the constructor by
+    itself reads none of them."""
+
+    model_config = SettingsConfigDict(validate_default=False)
 
     server: ServerConfig = ServerConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -420,6 +429,28 @@ class Settings(Section):
     defaults: DefaultsConfig = DefaultsConfig()
     models: Annotated[dict[ModelId, ModelConfig], BeforeValidator(_empty)] = {}
     """The models, by id. Ids may contain `/` and `.`."""
+
+    @classmethod
+    def from_layers(cls, *layers: Mapping[str, Any]) -> "Settings":
+        """From several sources, the strongest first, merged key by key. Raises pydantic.ValidationError."""
+        return cls.model_validate({_LAYERS: layers})
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The layers where there are some, else what the constructor was given. Never the library's own sources: what
+        they would do to names and errors is in docs/adr/009-settings.md."""
+        _ = env_settings, dotenv_settings, file_secret_settings
+        given: dict[str, Any] = init_settings()
+        if _LAYERS not in given:
+            return (init_settings,)
+        return tuple(Layer(settings_cls, layer) for layer in given[_LAYERS])
 
     @property
     def database_url(self) -> str:
