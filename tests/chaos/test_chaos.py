@@ -27,6 +27,8 @@ SEED = int(os.environ.get("MM_CHAOS_SEED", str(random.SystemRandom().randrange(2
 PATIENCE = 40.0
 """Seconds after which a request counts as hanging: its wait (at most 12 s), a drain and a generation are less."""
 
+WARM = {"launcher": "warm"}
+LOCAL = {"launcher": "local"}
 FAST = {"load_bandwidth": "100GiB/s", "startup": "50ms", "tokens_per_second": 400, "kv_cache": "1GiB"}
 CONFIG: dict[str, Any] = {
     "devices": [{"id": "sim0", "memory": "24GiB", "simulated": True}, {"id": "sim1", "memory": "24GiB", "simulated": True}],
@@ -41,12 +43,12 @@ CONFIG: dict[str, Any] = {
         "env": {"VLLM_SERVER_DEV_MODE": "1"},
     },
     "models": {
-        "small": {"engine": "sim", "sim": {**FAST, "weights": "4GiB"}},
-        "org/medium": {"engine": "sim", "sim": {**FAST, "weights": "12GiB"}, "aliases": ["medium"]},
-        "large": {"engine": "sim", "sim": {**FAST, "weights": "20GiB"}},
-        "pair": {"engine": "sim", "sim": {**FAST, "weights": "24GiB"}, "devices": {"count": 2}},
-        "stubborn": {"engine": "sim", "sim": {**FAST, "weights": "10GiB", "fault": "ignore_term,leave_session"}},
-        "broken": {"engine": "sim", "sim": {**FAST, "weights": "2GiB", "fault": "die_at:weights"}},
+        "small": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "4GiB"}},
+        "org/medium": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "12GiB"}, "aliases": ["medium"]},
+        "large": {**LOCAL, "engine": "sim", "sim": {**FAST, "weights": "20GiB"}},
+        "pair": {**LOCAL, "engine": "sim", "sim": {**FAST, "weights": "24GiB"}, "devices": {"count": 2}},
+        "stubborn": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "10GiB", "fault": "ignore_term,leave_session"}},
+        "broken": {**LOCAL, "engine": "sim", "sim": {**FAST, "weights": "2GiB", "fault": "die_at:weights"}},
     },
 }  # fmt: skip
 MODELS = tuple(CONFIG["models"])
@@ -278,6 +280,12 @@ async def test_chaos(chaos: Chaos) -> None:
 
     assert await serving.stop() == 0, serving.log[-3000:]
     assert serving.left() == {}
+    kinds = Counter(kind for (kind,) in serving.rows("select kind from events"))
+    print("chaos: zygotes", {kind: n for kind, n in kinds.items() if kind.startswith(("zygote.", "launcher."))})
+    forked = [
+        phases for (phases,) in serving.rows("select phases from starts where outcome = 'ready'") if '"fork"' in phases
+    ]
+    assert forked, "no engine was forked"
     rows = serving.rows("select request_id, outcome, status from requests where request_id like 'chaos-%'")
     assert len({r[0] for r in rows}) == len(rows), "a request has two rows"
     wrong = chaos.accounted({r[0]: (r[1], r[2]) for r in rows})
