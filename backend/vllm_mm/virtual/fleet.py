@@ -1,0 +1,507 @@
+"""A fleet of engines in virtual time: what the ProcessManager does with decisions, as events in a heap.
+
+Time is a number that jumps from event to event; nothing waits and nothing is asynchronous. The decisions are the server's
+own (`domain.scheduling.decide` over the ledger of `domain.residency`), or those of another policy with the same signature.
+What is not modelled: failures, KV caches that overflow, and freezing of requests.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, islice
+from math import inf
+
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.residency import Device, Ledger, Placement, Resident, place
+from vllm_mm.domain.scheduling import Grant, Hold, Lane, Load, Rules, Ticket, View
+from vllm_mm.domain.specs import DeviceWish
+from vllm_mm.virtual.engine import Decoder, VirtualModel
+from vllm_mm.virtual.policies import Policy
+from vllm_mm.virtual.records import LoadRecord, Outcome, Served, Unserved
+from vllm_mm.virtual.trace import Request
+
+PROFILES_MEMORY = frozenset({"gpu", "sim"})
+"""Kinds of device on which one load has to be done before the next begins, as on the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for a whole run. Seconds and bytes."""
+
+    rules: Rules = field(default_factory=Rules)
+    drain_timeout: float = 60.0
+    """Requests that are left after a drain of this long are cut; infinity lets them finish."""
+    sleep_budget: int = 0
+    """Host memory for engines that are put to sleep instead of stopped; 0 stops them."""
+    patience: float = inf
+    """How long a request waits for its model before it gives up."""
+
+
+class Stuck(Exception):
+    """Requests wait, and nothing would ever happen any more: the policy forgot them."""
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """An instance as the manager sees it."""
+
+    model: VirtualModel
+    state: State = State.STOPPED
+    tickets: dict[str, Ticket] = field(default_factory=dict[str, Ticket])
+    running: dict[int, Served] = field(default_factory=dict[int, Served])
+    decoder: Decoder | None = None
+    finish_at: float = inf
+    """The one event at which the decoder is looked at; others are stale."""
+    launch: int = 0
+    last_used: float = 0.0
+    ready_since: float | None = None
+    served_until: float | None = None
+    load: LoadRecord | None = None
+    """The load that was decided and is not ready yet."""
+    begun: bool = False
+    goal_sleep: bool = False
+    drained_at: float = 0.0
+    resident: float = 0.0
+    """Seconds in which it could serve or was serving, up to `since`."""
+    since: float | None = None
+    slept_on: tuple[str, ...] = ()
+    rivals: int = 0
+    """Most models that waited for a load at once since somebody waits for this one."""
+
+    @property
+    def loading(self) -> bool:
+        return self.load is not None
+
+
+class Fleet:
+    """One run. Use `simulate`."""
+
+    def __init__(self, models: Sequence[VirtualModel], devices: Sequence[Device], policy: Policy, terms: Terms) -> None:
+        self.now = 0.0
+        self._policy = policy
+        self._terms = terms
+        self._bodies = {m.id: _Body(m) for m in models}
+        self._ledger = Ledger({d.id: d for d in devices})
+        self._out = Outcome(policy=policy.name, rules=terms.rules)
+        self._heap: list[tuple[float, int, str, str, int]] = []
+        self._ids = count()
+        self._prompts: dict[str, Request] = {}
+        self._waiting = 0
+        """Tickets in all lanes."""
+        self._lanes: dict[str, _Body] = {}
+        """Those with tickets."""
+        self._called: list[str] = []
+        """Loads whose memory is not there yet, in the order of the decisions."""
+        self._looks: set[float] = set()
+        self._kicked = False
+        self._slots: dict[str, _Body] = {}
+        """READY ones, still busy, that have a slot for those who wait: nobody else's decision depends on that."""
+        for body in sorted(self._bodies.values(), key=lambda b: not b.model.pinned):
+            if body.model.pinned or body.model.preload:
+                self._begin_with(body)
+
+    def run(self, requests: Sequence[Request]) -> Outcome:
+        """Until everybody is served, refused or gone. Raises Stuck."""
+        arrivals = iter(requests)
+        following = next(arrivals, None)
+        number = 0
+        while following is not None or self._heap:
+            at = self._heap[0][0] if self._heap else inf
+            if following is not None and following.at <= at:
+                self.now = following.at
+                self._arrive(following, number)
+                number += 1
+                following = next(arrivals, None)
+            else:
+                self.now, _, kind, name, what = heapq.heappop(self._heap)
+                self._event(kind, name, what)
+            # All that happens at one moment is seen by one decision.
+            again = following.at if following is not None else inf
+            if (self._kicked or self._slots) and min(again, self._heap[0][0] if self._heap else inf) > self.now:
+                self._round()
+            if self._waiting == 0 and following is None and not any(b.running for b in self._bodies.values()):
+                break
+        if self._waiting:
+            raise Stuck(
+                f"{self._waiting} requests wait for {', '.join(self._lanes)}, and nothing would happen any more under "
+                f"the policy {self._policy.name}"
+            )
+        for name, body in self._bodies.items():
+            self._settle_residence(body, over=True)
+            self._out.resident[name] = body.resident
+        self._out.ended = self.now
+        return self._out
+
+    # Requests.
+
+    def _arrive(self, request: Request, number: int) -> None:
+        body = self._bodies[request.model]
+        ticket = Ticket(f"t{number}", request.model, self.now, self.now + self._terms.patience)
+        self._prompts[ticket.id] = request
+        free = body.state is State.READY and len(body.running) < body.model.concurrency
+        if self._policy.passes and free and not body.tickets:
+            self._lease(body, ticket)
+            return
+        if not body.tickets:
+            self._lanes[request.model] = body
+            body.rivals = 0
+        matters = not (body.loading or (self._policy.heads and body.tickets))
+        body.tickets[ticket.id] = ticket
+        self._waiting += 1
+        if body.loading or body.state is State.READY:
+            self._reached(body, ticket)
+        if self._terms.patience < inf:
+            self._at(ticket.deadline, "expire", ticket.id)
+        if matters:
+            self._kick()
+
+    def _lease(self, body: _Body, ticket: Ticket) -> None:
+        request = self._prompts.pop(ticket.id)
+        self._reached(body, ticket)
+        number = next(self._ids)
+        decoder = body.decoder
+        if decoder is None:
+            raise ValueError(f"{request.model} gives no leases: it is {body.state}")
+        served = Served(request.model, ticket.arrived, self.now, request.output)
+        self._out.served.append(served)
+        body.running[number] = served
+        self._at(decoder.admit(self.now, request.prompt), "prefilled", request.model, number)
+
+    def _prefilled(self, body: _Body, number: int) -> None:
+        served, decoder = body.running.get(number), body.decoder
+        if served is None or decoder is None:  # it was cut
+            return
+        served.first_token = self.now
+        if served.output == 0:
+            self._done(body, [number])
+            return
+        decoder.join(self.now, number, served.output)
+        served.first_token += decoder.step()
+        self._schedule(body, decoder)
+
+    def _schedule(self, body: _Body, decoder: Decoder) -> None:
+        due = decoder.due()
+        if due is not None and due < body.finish_at:
+            body.finish_at = due
+            self._at(due, "finish", body.model.id, body.launch)
+
+    def _look_again(self, body: _Body) -> None:
+        if body.decoder is not None:
+            self._schedule(body, body.decoder)
+
+    def _done(self, body: _Body, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            body.running.pop(number).finished = self.now
+        if not numbers or body.running:
+            if numbers and body.tickets and body.state is State.READY:
+                self._slot(body)
+            return
+        body.last_used = self.now
+        if body.state is State.DRAINING:
+            self._drained(body)
+        elif body.state is State.READY:
+            self._arm_idle(body)
+            if self._waiting:
+                self._kick()
+
+    def _reached(self, body: _Body, ticket: Ticket) -> None:
+        """Its model is ready or being loaded: what the bound on starvation is about."""
+        if ticket.id in self._out.reached:
+            return
+        self._out.reached.add(ticket.id)
+        self._out.note_reached(self.now - ticket.arrived, max(1, body.rivals))
+
+    def _expire(self, ticket_id: str) -> None:
+        request = self._prompts.get(ticket_id)
+        if request is None:
+            return
+        body = self._bodies[request.model]
+        ticket = body.tickets[ticket_id]
+        self._leave_lane(body, [ticket])
+        self._out.timed_out.append(Unserved(request.model, ticket.arrived, self.now, "it gave up waiting"))
+        del self._prompts[ticket_id]
+        self._kick()
+
+    def _leave_lane(self, body: _Body, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            del body.tickets[ticket.id]
+        self._waiting -= len(tickets)
+        if not body.tickets:
+            self._lanes.pop(body.model.id, None)
+
+    # Instances.
+
+    def _event(self, kind: str, name: str, what: int) -> None:
+        if kind == "look":
+            self._kick()
+            return
+        if kind == "expire":
+            self._expire(name)
+            return
+        body = self._bodies[name]
+        match kind:
+            case "prefilled":
+                self._prefilled(body, what)
+            case "finish":
+                if body.finish_at == self.now and body.decoder is not None:
+                    body.finish_at = inf
+                    self._done(body, body.decoder.finished(self.now))
+                    self._look_again(body)
+            case "ready" if body.launch == what:
+                self._ready(body)
+            case "drain over" if body.launch == what and body.state is State.DRAINING:
+                self._cut(body)
+            case "asleep" if body.state is State.SUSPENDING:
+                self._asleep(body)
+            case "reaped" if body.launch == what and body.state is State.STOPPING:
+                body.state = State.STOPPED
+                self._ledger = self._ledger.release(name)
+                self._begin_loads()
+                self._kick()
+            case "idle" if body.launch == what:
+                self._idle(body)
+            case _:
+                pass
+
+    def _ready(self, body: _Body) -> None:
+        body.state = State.READY
+        body.ready_since = body.last_used = body.since = self.now
+        body.served_until = None
+        body.decoder, body.finish_at = Decoder(body.model.times, self.now), inf
+        if body.load is not None:
+            body.load.ready = self.now
+        body.load, body.begun = None, False
+        self._arm_idle(body)
+        self._begin_loads()
+        self._kick()
+
+    def _evict(self, body: _Body, load: LoadRecord) -> None:
+        self._ledger = self._ledger.leave(body.model.id)
+        if body.state is State.READY:
+            self._drain(body, sleep=self._may_sleep(body))
+        else:
+            self._stop(body)
+        load.freed = max(load.freed, self.now)
+
+    def _drain(self, body: _Body, *, sleep: bool) -> None:
+        body.state, body.goal_sleep, body.served_until = State.DRAINING, sleep, self.now
+        if not body.running:
+            self._drained(body)
+        elif self._terms.drain_timeout < inf:
+            self._at(self.now + self._terms.drain_timeout, "drain over", body.model.id, body.launch)
+
+    def _cut(self, body: _Body) -> None:
+        for served in body.running.values():
+            served.cut = True
+            served.finished = self.now
+        body.running.clear()
+        body.last_used = self.now
+        self._drained(body)
+
+    def _drained(self, body: _Body) -> None:
+        self._out.draining += self.now - (body.served_until or self.now)
+        self._settle_residence(body, over=True)
+        body.decoder, body.finish_at, body.ready_since = None, inf, None
+        body.drained_at = self.now
+        if body.goal_sleep and self._make_host_room(body):
+            body.state = State.SUSPENDING
+            self._at(self.now + body.model.times.sleep, "asleep", body.model.id)
+        else:
+            self._stop(body)
+
+    def _stop(self, body: _Body) -> None:
+        body.state = State.STOPPING
+        self._ledger = self._ledger.leave(body.model.id)
+        self._at(self.now + body.model.times.stop, "reaped", body.model.id, body.launch)
+
+    def _settle_residence(self, body: _Body, *, over: bool) -> None:
+        if body.since is not None:
+            body.resident += self.now - body.since
+            body.since = None if over else self.now
+
+    # Sleep.
+
+    def _may_sleep(self, body: _Body) -> bool:
+        return body.model.times.sleeps and body.model.host_bytes <= self._terms.sleep_budget
+
+    def _sleepers(self) -> list[_Body]:
+        return [b for b in self._bodies.values() if b.state in {State.SLEEPING, State.SUSPENDING, State.WAKING}]
+
+    def _make_host_room(self, body: _Body) -> bool:
+        """Stop those that have slept longest until the host has room for one more; False if that is not enough."""
+        asleep = self._sleepers()
+        room = self._terms.sleep_budget - sum(b.model.host_bytes for b in asleep)
+        spare = sorted((b for b in asleep if b.state is State.SLEEPING and not b.loading), key=lambda b: b.last_used)
+        while room < body.model.host_bytes and spare:
+            gone = spare.pop(0)
+            room += gone.model.host_bytes
+            self._stop(gone)
+        return room >= body.model.host_bytes
+
+    def _asleep(self, body: _Body) -> None:
+        """What stays on the device is kept only where nobody was promised it."""
+        name, stays = body.model.id, body.model.times.asleep
+        held = self._ledger.reservations.get(name)
+        devices = tuple(held.device_bytes) if held is not None else ()
+        ledger = self._ledger.release(name)
+        if stays and any(ledger.free_after_leaving(d) < stays for d in devices):
+            self._stop(body)
+            return
+        body.state, body.slept_on = State.SLEEPING, devices
+        self._ledger = ledger.adopt(name, dict.fromkeys(devices, stays)) if stays else ledger
+        self._begin_loads()
+        self._kick()
+
+    def _arm_idle(self, body: _Body) -> None:
+        if body.running or body.model.pinned:
+            return
+        policy = body.model.idle
+        limits = [policy.stop_after, policy.sleep_after if self._may_sleep(body) else None]
+        for limit in limits:
+            if limit is not None:
+                self._at(self.now + limit, "idle", body.model.id, body.launch)
+
+    def _idle(self, body: _Body) -> None:
+        policy, unused = body.model.idle, self.now - body.last_used + 1e-9
+        if body.running or body.tickets or body.loading:
+            return
+        if policy.stop_after is not None and unused >= policy.stop_after:
+            if body.state is State.READY:
+                self._drain(body, sleep=False)
+            elif body.state is State.SLEEPING:
+                self._stop(body)
+        elif policy.sleep_after is not None and unused >= policy.sleep_after and body.state is State.READY:
+            self._drain(body, sleep=True)
+
+    # Decisions.
+
+    def _kick(self) -> None:
+        self._kicked = self._waiting > 0
+
+    def _slot(self, body: _Body) -> None:
+        if self._policy.passes:
+            self._slots[body.model.id] = body
+        else:
+            self._kick()
+
+    def _round(self) -> None:
+        """One decision, carried out."""
+        self._out.rounds += 1
+        lanes = self._lanes if self._kicked else {m: b for m, b in self._slots.items() if b.tickets}
+        self._kicked = False
+        self._slots.clear()
+        apart = [b for b in self._lanes.values() if b.state is not State.READY]
+        for body in apart:
+            body.rivals = max(body.rivals, len(apart))
+        for decision in self._policy.decide(self._view(lanes), self._terms.rules, self.now):
+            body = self._bodies[decision.model]
+            match decision:
+                case Grant():
+                    self._leave_lane(body, decision.tickets)
+                    for ticket in decision.tickets:
+                        self._lease(body, ticket)
+                case Load():
+                    self._load(body, decision)
+                case Hold():
+                    until = decision.until
+                    if until is not None and until > self.now and until not in self._looks:
+                        self._looks.add(until)
+                        self._at(until, "look", "")
+                case _:
+                    self._refuse(body, decision.reason)
+        self._begin_loads()
+
+    def _load(self, body: _Body, load: Load) -> None:
+        kind = "wake" if body.state is State.SLEEPING else "start"
+        body.load = LoadRecord(load.model, kind, load.victims, load.reason, self.now)
+        self._out.loads.append(body.load)
+        for victim in load.victims:
+            self._evict(self._bodies[victim], body.load)
+        change = self._ledger.grow if load.model in self._ledger.reservations else self._ledger.reserve
+        self._ledger = change(load.model, load.device_bytes)
+        self._called.append(load.model)
+        for ticket in body.tickets.values():
+            self._reached(body, ticket)
+
+    def _refuse(self, body: _Body, reason: str) -> None:
+        tickets = list(body.tickets.values())
+        for ticket in tickets:
+            del self._prompts[ticket.id]
+            self._out.refused.append(Unserved(body.model.id, ticket.arrived, self.now, reason))
+        self._leave_lane(body, tickets)
+
+    def _begin_loads(self) -> None:
+        """Loads begin when their memory is there and nobody else sizes its cache on their devices."""
+        for name in tuple(self._called):
+            body = self._bodies[name]
+            devices = self._ledger.reservations[name].device_bytes
+            if any(self._profiled(d, name) for d in devices) or not self._ledger.fits_now(name):
+                continue
+            self._called.remove(name)
+            self._ledger = self._ledger.begin(name)
+            waking = body.state is State.SLEEPING
+            body.state, body.begun = (State.WAKING if waking else State.STARTING), True
+            body.launch += 1
+            took = body.model.times.wake if waking else body.model.times.load
+            if body.load is not None:
+                body.load.begun = self.now
+                body.load.freed = max(
+                    (self._bodies[v].drained_at for v in body.load.victims), default=body.load.decided
+                )
+            self._at(self.now + took, "ready", name, body.launch)
+
+    def _profiled(self, device: str, name: str) -> bool:
+        if self._ledger.devices[device].kind not in PROFILES_MEMORY:
+            return False
+        return any(
+            b.begun and m != name and device in self._ledger.reservations[m].device_bytes
+            for m, b in self._bodies.items()
+            if b.begun
+        )
+
+    def _view(self, lanes: Mapping[str, _Body]) -> View:
+        return View([self._lane(b) for b in lanes.values()], self._residents(), self._ledger)
+
+    def _lane(self, body: _Body) -> Lane:
+        """Of the tickets as many as a decision can depend on: one more than it may grant."""
+        model, state = body.model, State.STARTING if body.loading else body.state
+        free = model.concurrency - len(body.running) if state is State.READY else 0
+        wish = DeviceWish(ids=body.slept_on) if state is State.SLEEPING and body.slept_on else model.wish
+        return Lane(
+            model.id, state, tuple(islice(body.tickets.values(), free + 1)), None, wish, model.memory, free,
+            model.priority, served_until=body.served_until,
+        )  # fmt: skip
+
+    def _residents(self) -> list[Resident]:
+        return [
+            Resident(name, b.state, len(b.running), b.model.pinned, b.last_used, b.ready_since, b.model.priority)
+            for name, b in self._bodies.items()
+            if b.state is not State.STOPPED
+        ]
+
+    def _begin_with(self, body: _Body) -> None:
+        """Pinned and preloaded models are there from the beginning, where they fit."""
+        found = place(self._ledger, body.model.wish, body.model.memory, (), 0.0, min_dwell=0.0, drain_busy=False)
+        if isinstance(found, Placement):
+            self._ledger = self._ledger.adopt(body.model.id, found.device_bytes)
+            body.launch = 1
+            self._ready(body)
+            self._kicked = False
+
+    def _at(self, when: float, kind: str, name: str, what: int = 0) -> None:
+        heapq.heappush(self._heap, (when, next(self._ids), kind, name, what))
+
+
+def simulate(
+    requests: Sequence[Request],
+    models: Sequence[VirtualModel],
+    devices: Sequence[Device],
+    policy: Policy,
+    terms: Terms,
+) -> Outcome:
+    """What would happen. Raises ValueError when a request names a model that is not there, Stuck for a policy's mistake."""
+    known: Mapping[str, VirtualModel] = {m.id: m for m in models}
+    unknown = sorted({r.model for r in requests if r.model not in known})
+    if unknown:
+        raise ValueError(f"the trace asks for {', '.join(unknown)}; the models are {', '.join(known) or 'none'}")
+    return Fleet(models, devices, policy, terms).run(requests)
