@@ -1,9 +1,11 @@
 """Apply a changed configuration: the difference, and nothing else."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.engine.manager import ProcessManager
+from vllm_mm.settings import Section, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,17 @@ class Difference:
     updated: tuple[str, ...]
     """Something else changed (a pin, a priority): their engine does not notice."""
 
+    def __str__(self) -> str:
+        parts = {
+            "added": self.added,
+            "removed": self.removed,
+            "new when next wanted": self.restarted,
+            "changed in place": self.updated,
+        }
+        return (
+            "; ".join(f"{what}: {', '.join(models)}" for what, models in parts.items() if models) or "no model changed"
+        )
+
 
 def difference(before: Catalog, after: Catalog) -> Difference:
     old, new = {s.id: s for s in before}, {s.id: s for s in after}
@@ -27,6 +40,26 @@ def difference(before: Catalog, after: Catalog) -> Difference:
         restarted=tuple(m for m in common if old[m].fingerprint != new[m].fingerprint),
         updated=tuple(m for m in common if old[m].fingerprint == new[m].fingerprint),
     )
+
+
+_AT_ONCE = frozenset({"models", "defaults"})
+"""The sections of the configuration that a reload applies."""
+
+
+def at_restart(before: Settings, after: Settings) -> tuple[str, ...]:
+    """The settings that differ and take effect only when the server is started again, as dotted keys."""
+    return tuple(_differing(before, after, "", _AT_ONCE))
+
+
+def _differing(before: Section, after: Section, prefix: str, skip: frozenset[str] = frozenset()) -> Iterator[str]:
+    for name in type(before).model_fields:
+        old, new = getattr(before, name), getattr(after, name)
+        if name in skip or old == new:
+            continue
+        if isinstance(old, Section) and isinstance(new, Section):
+            yield from _differing(old, new, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 async def apply(manager: ProcessManager, catalog: Catalog, cause: str) -> Difference:

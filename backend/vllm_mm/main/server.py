@@ -185,6 +185,8 @@ class _End:
         diff = await reload.apply(self._server.manager, catalog, "reload")
         self._server.services.declarations.use(settings)
         log.info("reloaded: %s", diff)
+        if later := reload.at_restart(self._server.settings, settings):
+            log.warning("these settings take effect when the server is started again: %s", ", ".join(later))
 
     async def finish(self) -> int:
         """After the last connection closed."""

@@ -1,6 +1,6 @@
 """The configuration: one frozen tree, made from flags, environment, file and defaults by `load`."""
 
-from vllm_mm.settings.checks import is_loopback
+from vllm_mm.settings.checks import is_loopback, without_effect
 from vllm_mm.settings.load import find_config, key_paths, load, parse_model, schema
 from vllm_mm.settings.model import (
     AuthConfig,
@@ -28,7 +28,7 @@ from vllm_mm.settings.model import (
     WarmConfig,
     default_data_dir,
 )
-from vllm_mm.settings.nodes import Origin, Problem, SettingsError
+from vllm_mm.settings.nodes import Origin, Problem, SettingsError, format_path
 from vllm_mm.settings.redact import redacted
 from vllm_mm.settings.units import Duration, Size, format_duration, format_size, parse_duration, parse_size
 
@@ -64,6 +64,7 @@ __all__ = [
     "default_data_dir",
     "find_config",
     "format_duration",
+    "format_path",
     "format_size",
     "is_loopback",
     "key_paths",
@@ -73,4 +74,5 @@ __all__ = [
     "parse_size",
     "redacted",
     "schema",
+    "without_effect",
 ]

@@ -43,6 +43,18 @@ def _profile(model: ModelConfig) -> Iterator[Finding]:
         yield ("sim", key), message
 
 
+def without_effect(settings: Settings) -> Iterator[Finding]:
+    """What may be set, and is not in force in this version (docs/configuration.md says the same)."""
+    if "sleep_budget" in settings.host_memory.model_fields_set:
+        yield ("host_memory", "sleep_budget"), "has no effect yet: sleeping engines are not counted against a budget"
+    if "max_age" in settings.cors.model_fields_set:
+        yield ("cors", "max_age"), "has no effect yet: preflights are not answered"
+    for model_id, model in settings.models.items():
+        for name in ("request_defaults", "request_overrides"):
+            if getattr(model, name):
+                yield ("models", model_id, name), "has no effect yet: requests are passed on as they come"
+
+
 def _server(settings: Settings) -> Iterator[Finding]:
     auth, host = settings.auth, settings.server.host
     if auth.mode == "none" and not auth.force and not is_loopback(host):

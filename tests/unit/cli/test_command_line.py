@@ -130,10 +130,14 @@ def test_validate_a_good_file(cli: Cli) -> None:
         (CONFIG + "  big: {engine: sim, sim: {weights: 30GiB}}\n", "empty.yaml: warning: model big: "),
         ("devices: [{id: a, memory: 9GiB, simulated: true}]\ndefaults: {engine: sim}\nmodels: {m: {memory: 10GiB}}\n",
          "empty.yaml: warning: model m: "),
+        (CONFIG + "  b: {engine: sim, request_defaults: {temperature: 0}}\n",
+         "empty.yaml: warning: models.b.request_defaults has no effect yet"),
+        (CONFIG + "host_memory: {sleep_budget: 1GiB}\n", "empty.yaml: warning: host_memory.sleep_budget has no effect yet"),
     ],
 )  # fmt: skip
 def test_validate_doubts_what_is_hardly_meant(cli: Cli, text: str, warning: str) -> None:
-    """No models, or one that is bigger than any device of the file: valid, and said. Nobody's machine is looked at."""
+    """No models, one that is bigger than any device of the file, a key that is not in force: valid, and said. Nobody's machine
+    is looked at."""
     (cli.cwd / "empty.yaml").write_text(text)
     result = cli.now("validate", "empty.yaml")
     assert (result.exit_code, result.stderr.count("warning:")) == (0, 1)

@@ -13,6 +13,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ShuttingDown, UnknownModel
 from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.specs import IdlePolicy
+from vllm_mm.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -176,6 +177,19 @@ async def test_what_cannot_be_adopted_is_swept(why: str) -> None:
             assert (adopted, swept) == ([], ["a"])
             assert successor.manager.ledger.reservations == {}
             assert w.store.rows == {}
+
+
+def test_what_a_reload_cannot_apply_is_named() -> None:
+    """By its key; models and their defaults are applied."""
+    before = Settings.model_validate({"models": {"a": None}})
+    after = Settings.model_validate(
+        {"models": {"b": None}, "defaults": {"concurrency": 3}, "server": {"port": 1}, "devices": "cpu",
+         "queue": {"max_size": 5, "max_wait": 1}},
+    )  # fmt: skip
+    assert reload.at_restart(before, after) == ("server.port", "devices", "queue.max_size", "queue.max_wait")
+    assert reload.at_restart(before, before) == ()
+    assert str(reload.Difference(("x", "y"), (), ("z",), ())) == "added: x, y; new when next wanted: z"
+    assert str(reload.Difference((), (), (), ())) == "no model changed"
 
 
 async def test_reload_applies_the_difference_only() -> None:
