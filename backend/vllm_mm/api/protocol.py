@@ -13,17 +13,16 @@ from typing import Any, Final, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from vllm_mm.api.cycle import HotCycle
 from vllm_mm.api.openai import OpenAIApp, too_large
+from vllm_mm.api.unparsed import LargeBody, refusal
 from vllm_mm.domain.errors import BadRequest, MMError, Unavailable
-from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.forward import Gateway
-from vllm_mm.gateway.ports import Problem
 from vllm_mm.gateway.relay import Call
-from vllm_mm.gateway.routes import ROUTES, Form, Route
+from vllm_mm.gateway.routes import ROUTES, Route
 
 DIRECT: Final = 65536
 """A body announced to be larger is read straight into its place, past the parser."""
@@ -36,6 +35,7 @@ CLOSING: Final = 5.0
 BODY_TIMEOUT: Final = 60.0
 """Seconds without a byte after which an unfinished request body is given up."""
 
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -71,7 +71,7 @@ class HotProtocol(HttpToolsProtocol):
         """The request of the application whose turn it is."""
         self._pieces: list[bytes] = []
         self._size = 0
-        self._direct: bytearray | None = None
+        self._direct: LargeBody | None = None
         """Where the rest of a large body goes."""
         self._dropping = False
         """What comes is not read any more: the connection is about to close."""
@@ -114,8 +114,11 @@ class HotProtocol(HttpToolsProtocol):
         self._touched = self.loop.time()
         if self._dropping:
             return
-        if self._direct is not None:
-            data = self._fill(self._direct, data)
+        large = self._direct
+        if large is not None:
+            data = large.fill(data)
+            if large.complete:
+                self._took(large)
             if not data:
                 return
         self._feed(data)
@@ -214,12 +217,13 @@ class HotProtocol(HttpToolsProtocol):
         self._pieces = []
         declared, suspicious = 0, False
         for name, value in headers:
-            if name == b"content-length":
-                declared = int(value)
-            elif name == b"transfer-encoding":
-                suspicious = True
-            elif name == b"expect" and value.lower() == b"100-continue":
-                cycle.wants_continue = suspicious = True
+            if name in _FRAMING:
+                if name == b"content-length":
+                    declared = int(value)
+                elif name == b"transfer-encoding":
+                    suspicious = True
+                elif value.lower() == b"100-continue":
+                    cycle.wants_continue = suspicious = True
         ours = before is None or before.response_complete
         if ours:
             self._answering = cycle
@@ -239,34 +243,16 @@ class HotProtocol(HttpToolsProtocol):
                 self._go_on(cycle)
 
     def _take_over(self, cycle: HotCycle) -> None:
-        """Read the rest of a large body straight into its place: no copy by the parser, none to join the pieces."""
-        self._direct = buffer = bytearray(cycle.direct)
-        at = 0
-        for piece in self._pieces:
-            buffer[at : at + len(piece)] = piece
-            at += len(piece)
+        """Read the rest of a large body past the parser."""
+        self._direct = LargeBody(cycle.direct, self._pieces)
         self._pieces = []
-        self._size = at
 
-    def _fill(self, buffer: bytearray, data: bytes) -> bytes:
-        """Returns what belongs to the next request."""
-        end = self._size + len(data)
-        if end <= len(buffer):
-            buffer[self._size : end] = data
-            self._size = end
-            rest = b""
-        else:
-            room = len(buffer) - self._size
-            buffer[self._size :] = memoryview(data)[:room]
-            self._size += room
-            rest = data[room:]
-        if self._size == len(buffer):
-            self._direct = None
-            # The old parser still waits for this body.
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            self._complete(cast("HotCycle", self._hot), buffer)
-        return rest
+    def _took(self, large: LargeBody) -> None:
+        self._direct = None
+        # The old parser still waits for this body.
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._complete(cast("HotCycle", self._hot), large.buffer)
 
     def _complete(self, cycle: HotCycle, body: bytes | bytearray) -> None:
         self._hot = None
@@ -396,15 +382,7 @@ class HotProtocol(HttpToolsProtocol):
             cycle.keep_alive = False  # an earlier request is being answered; the connection ends with that
             return
         request_id = self._gateway.new_id([])
-        code = (
-            "request_header_too_large" if status == 431 else "request_timeout" if status == 408 else "invalid_request"
-        )
-        body = error_body(Problem(status, message, code), Form.OPENAI, request_id)
-        head = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, (b"x-request-id", request_id.encode())):
-            head += (name, b": ", value, b"\r\n")
-        head.append(b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body))
-        self.transport.write(b"".join((*head, body)))
+        self.transport.write(refusal(status, message, request_id, self.server_state.default_headers))
         self._linger()
 
     def _linger(self) -> None:

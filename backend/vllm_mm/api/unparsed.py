@@ -1,0 +1,51 @@
+"""What passes a connection's parser by: the rest of a large body, and the answer to what is no request."""
+
+from collections.abc import Iterable, Sequence
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from vllm_mm.gateway.bodies import error_body
+from vllm_mm.gateway.ports import Problem
+from vllm_mm.gateway.routes import Form
+
+
+class LargeBody:
+    """A body that is read straight into its place: no copy by the parser, none to join the pieces."""
+
+    __slots__ = ("buffer", "filled")
+
+    def __init__(self, size: int, pieces: Iterable[bytes]) -> None:
+        """`pieces`: what the parser has of it already."""
+        self.buffer = bytearray(size)
+        self.filled = 0
+        for piece in pieces:
+            self.fill(piece)
+
+    @property
+    def complete(self) -> bool:
+        return self.filled == len(self.buffer)
+
+    def fill(self, data: bytes) -> bytes:
+        """Takes what belongs to the body; returns what belongs to the next request."""
+        end = self.filled + len(data)
+        if end <= len(self.buffer):
+            self.buffer[self.filled : end] = data
+            self.filled = end
+            return b""
+        room = len(self.buffer) - self.filled
+        self.buffer[self.filled :] = memoryview(data)[:room]
+        self.filled += room
+        return data[room:]
+
+
+_CODES = {408: "request_timeout", 431: "request_header_too_large"}
+
+
+def refusal(status: int, message: str, request_id: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """A whole answer to what is no request; the connection closes behind it. `headers`: those of every answer."""
+    body = error_body(Problem(status, message, _CODES.get(status, "invalid_request")), Form.OPENAI, request_id)
+    head = [STATUS_LINE[status]]
+    for name, value in (*headers, (b"x-request-id", request_id.encode())):
+        head += (name, b": ", value, b"\r\n")
+    head.append(b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body))
+    return b"".join((*head, body))
