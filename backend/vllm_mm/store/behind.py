@@ -37,9 +37,9 @@ class WriteBehind(Generic[T]):
         clock: Clock,
         *,
         name: str,
-        batch: int = 500,
+        batch: int = 2000,
         limit: int = 50_000,
-        delay: float = 0.05,
+        delay: float = 0.1,
     ) -> None:
         """`write` has to be safe to repeat for rows that it may have written. `delay`: seconds in which rows gather."""
         self._write = write

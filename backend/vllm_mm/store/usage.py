@@ -4,16 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, case, func, select
+from sqlalchemy import ColumnElement, Dialect, Row, case, func, select
 
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.store.database import Database
 from vllm_mm.store.tables import Request
 
 _DAY = 86_400
+COLUMNS: Final = tuple(c.name for c in Request.__table__.columns if c.name != "row")
+"""Of the ledger, in the table's order; the number of the row is the database's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Insert:
+    text: str
+    positional: bool
+    """The driver takes values in the order of COLUMNS."""
 
 
 class GroupBy(StrEnum):
@@ -67,6 +75,7 @@ class Ledger:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._insert: _Insert | None = None
 
     async def add(self, records: Sequence[RequestRecord]) -> None:
         """One transaction for all. Rows whose request id is there already are left as they are, so that a batch whose
@@ -74,16 +83,21 @@ class Ledger:
         if not records:
             return
         rows = [_values(r) for r in records]
-        insert = self._database.insert_new(Request, "id")
         async with self._database.write() as connection:
-            compiled = insert.compile(dialect=connection.dialect, column_keys=list(rows[0]))
-            order: list[str] | None = compiled.positiontup
-            if order is None:
-                await connection.execute(insert, rows)
-            else:
+            insert = self._insert or self._compiled(connection.dialect)
+            if insert.positional:
                 # Straight to the driver: the expression language would look at each value of each row once more.
-                in_order = itemgetter(*order)
-                await connection.exec_driver_sql(str(compiled), [in_order(row) for row in rows])
+                await connection.exec_driver_sql(insert.text, rows)
+            else:
+                named = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+                await connection.execute(self._database.insert_new(Request, "id"), named)
+
+    def _compiled(self, dialect: Dialect) -> "_Insert":
+        """The statement as the driver takes it, made once."""
+        compiled = self._database.insert_new(Request, "id").compile(dialect=dialect, column_keys=list(COLUMNS))
+        order: list[str] | None = compiled.positiontup
+        self._insert = insert = _Insert(str(compiled), positional=order == list(COLUMNS))
+        return insert
 
     async def get(self, request_id: str) -> RequestRecord | None:
         async with self._database.read() as connection:
@@ -156,30 +170,32 @@ def _conditions(where: Filter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _values(record: RequestRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "request_id": record.request_id,
-        "at": record.at,
-        "day": int(record.at // _DAY),
-        "route": record.route,
-        "model": record.model,
-        "asked": record.asked,
-        "key": record.key,
-        "stream": record.stream,
-        "outcome": record.outcome.value,
-        "status": record.status,
-        "error": record.error,
-        "queued_s": record.queued_s,
-        "ttft_s": record.ttft_s,
-        "total_s": record.total_s,
-        "bytes_in": record.bytes_in,
-        "bytes_out": record.bytes_out,
-        "prompt_tokens": record.usage.prompt_tokens,
-        "completion_tokens": record.usage.completion_tokens,
-        "cached_tokens": record.usage.cached_tokens,
-        "generation": record.generation,
-    }
+def _values(record: RequestRecord) -> tuple[Any, ...]:
+    """In the order of COLUMNS. A tuple and not a mapping: it is made for every request."""
+    at, usage = record.at, record.usage
+    return (
+        record.id,
+        record.request_id,
+        at,
+        int(at // _DAY),
+        record.route,
+        record.model,
+        record.asked,
+        record.key,
+        record.stream,
+        record.outcome.value,
+        record.status,
+        record.error,
+        record.queued_s,
+        record.ttft_s,
+        record.total_s,
+        record.bytes_in,
+        record.bytes_out,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cached_tokens,
+        record.generation,
+    )
 
 
 def _record(row: Row[Any]) -> RequestRecord:
