@@ -25,8 +25,11 @@ LATE = frozenset({
 """Variables that vLLM looks at only when an engine starts (each was left out of the list of those that its imports read,
 vLLM 0.32; TMPDIR is read by an import, and Python's copy of it is reset after the fork). Every other one that a plan
 sets differently asks for another zygote."""
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
-"""Names of variables that a zygote never holds; the engine gets them with its fork."""
+SECRET = re.compile(
+    r"^(?!TOKENIZERS_|VLLM_\w*TOKENS).*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)",
+    re.IGNORECASE,
+)
+"""Names of variables that a zygote never holds; the engine gets them with its fork. Numbers of tokens are no secrets."""
 
 _VLLM_ENTRY = "vllm.entrypoints.cli.main:main"
 _VLLM_MODULES = (
