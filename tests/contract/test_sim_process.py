@@ -57,7 +57,7 @@ def test_bad_arguments_exit_with_2() -> None:
     for args, said in (
         (["--nope"], "unrecognized arguments: --nope"),
         (["--sim", "weights=5 bananas"], "weights: '5 bananas' is not a size"),
-        (["--sim", "wieghts=5GiB"], "did you mean weights?"),
+        (["--sim", "wieghts=5GiB"], "did you mean `weights`?"),
         (["--sim", "fault=nope"], "no fault is named 'nope'"),
     ):
         done = subprocess.run(
@@ -260,6 +260,50 @@ def test_workers_outlive_a_killed_core() -> None:
         os.kill(sim.core().pid, signal.SIGKILL)
         assert sim.process.wait(5) == 0
         assert len(sim.tree()) == 2
+        gone(sim)
+
+
+def workers(sim: Sim) -> list[int]:
+    return sorted(process.pid for process in sim.children() if process.name.startswith("VLLM::Worker"))
+
+
+def test_a_killed_worker_takes_its_core_and_the_server_with_it() -> None:
+    """The executor notices, the core dies of it, and the server answers 500 to what runs and ends with 0: nothing is left."""
+    args = ("--tensor-parallel-size", "2", "--sim", "worker_linger=100ms", "--sim", "watchdog=100ms")
+    with Sim((*args, "--sim", "tokens_per_second=20")) as sim:
+        with raw_stream(sim.socket, CHAT, chat_body(max_tokens=4000, ignore_eos=True)) as client:
+            until(lambda: sim.stats()["vllm:num_requests_running"] == 1, "the request to run")
+            os.kill(workers(sim)[1], signal.SIGKILL)
+            assert b" 500 " in client.recv(65536).split(b"\r\n")[0]
+        assert sim.process.wait(5) == 0
+        log = sim.log()
+        assert not sim.tree()
+    assert "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor." in log
+    assert "EngineCore encountered a fatal error." in log
+
+
+def test_a_worker_killed_while_loading_fails_the_start() -> None:
+    """Exit 1, and nothing is left."""
+    args = ("--tensor-parallel-size", "2", "--sim", "worker_linger=50ms", "--sim", "startup=60s")
+    with Sim(args, wait=False) as sim:
+        sim.wait_for_log("Initializing a V1 LLM engine")
+        until(lambda: len(workers(sim)) == 2, "the workers to have their names")
+        os.kill(workers(sim)[0], signal.SIGKILL)
+        assert sim.process.wait(5) == 1
+        log = sim.log()
+        assert not sim.tree()
+    assert "Worker proc VllmWorker-0 died unexpectedly" in log
+    assert "Engine core initialization failed. See root cause above." in log
+
+
+def test_a_worker_killed_after_its_server_ends_the_orphans() -> None:
+    """A core that stayed behind still has its executor."""
+    with Sim(("--tensor-parallel-size", "2", "--sim", "worker_linger=50ms")) as sim:
+        pids = workers(sim)
+        sim.process.kill()
+        assert sim.process.wait(5) == -signal.SIGKILL
+        assert len(sim.tree()) == 3
+        os.kill(pids[0], signal.SIGKILL)
         gone(sim)
 
 

@@ -7,7 +7,7 @@ It talks to the API server over a socket pair, one JSON object a line:
                     {"return": N, "value": ...} | {"return": N, "error": MESSAGE}
 
 Every message from the core carries its counters as "stats": running, waiting, KV use, preemptions, garbled, sleep level.
-When the API server is gone the core stays and keeps its memory, as vLLM's does; TERM ends it.
+When the API server is gone the core stays and keeps its memory, as vLLM's does; TERM ends it, and so does the death of a worker.
 """
 
 import json
@@ -29,17 +29,12 @@ from vllm_mm.sim.loading import kv_tokens
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.memory import Memory
 from vllm_mm.sim.options import Options
+from vllm_mm.sim.workers import Workers
 
+_LOOK = 3600.0
+"""Seconds of one wait for the death of a worker; any number would do."""
 _DROP_WEIGHTS = 0.02
 """Seconds that sleep at level 2 takes: nothing is copied."""
-
-
-def end_workers(workers: list[int]) -> None:
-    """Kill and reap the worker processes of this core."""
-    for pid in workers:
-        os.kill(pid, signal.SIGKILL)
-    for pid in workers:
-        os.waitpid(pid, 0)
 
 
 def hang() -> NoReturn:
@@ -71,7 +66,7 @@ class _RefusedError(Exception):
 class EngineCore:
     """The core after its load."""
 
-    def __init__(self, options: Options, log: Log, memory: Memory, workers: list[int], line: socket.socket) -> None:
+    def __init__(self, options: Options, log: Log, memory: Memory, workers: Workers, line: socket.socket) -> None:
         profile = options.profile
         self._options = options
         self._log = log
@@ -100,25 +95,31 @@ class EngineCore:
         self._tokens_left = profile.fault.crash_after_tokens
 
     def serve(self) -> int:
-        """Until SIGTERM; returns the exit code."""
+        """Until SIGTERM, or the death of a worker; returns the exit code."""
         try:
             if not self._faults.ignore_term:
                 signal.signal(signal.SIGTERM, _exit)
             self._send({"ready": True})
             while self._turn():
                 pass
-            hang()  # the API server is gone: vLLM's core stays
+            while not self._workers.dead(_LOOK):  # the API server is gone: vLLM's core stays
+                pass
+            self._workers.shut_down(self._log)
         except SystemExit:
-            end_workers(self._workers)
-        return 0
+            self._workers.end()
+            return 0
+        self._log.alarm("core.py:1491", "EngineCore encountered a fatal error.\nRuntimeError: Executor failed.")
+        return 1
 
     def _turn(self) -> bool:
-        """One round of the loop; False when the line is closed."""
+        """One round of the loop; False when the line is closed, or a worker has died."""
         now = time.monotonic()
         if not self._faults.hang_requests:
             self._emit(self._batch.poll(now))
         self._operate(now)
-        readable, _, _ = select.select([self._line], [], [], self._timeout())
+        readable, _, _ = select.select([self._line, *self._workers.descriptors], [], [], self._timeout())
+        if any(descriptor is not self._line for descriptor in readable):
+            return False
         return self._receive() if readable else True
 
     def _timeout(self) -> float | None:

@@ -1,18 +1,17 @@
-"""The making of the engine core process and its workers, and its load."""
+"""The making of the engine core process, and its load."""
 
 import os
 import signal
 import socket
 import time
-from typing import NoReturn
 
-from vllm_mm.sim.core import EngineCore, end_workers, hang
+from vllm_mm.sim.core import EngineCore, hang
 from vllm_mm.sim.loading import Enter, Info, Progress, Wait, core_steps
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.memory import LoadError, Memory, check_max_model_len, ranks_of
 from vllm_mm.sim.options import Options
-from vllm_mm.sim.profile import Profile
 from vllm_mm.sim.title import set_title
+from vllm_mm.sim.workers import Workers, fork_workers
 
 
 def fork_core(options: Options, listener: socket.socket) -> tuple[int, socket.socket]:
@@ -43,45 +42,19 @@ def _run(options: Options, line: socket.socket) -> int:
     if options.profile.fault.leave_session:
         os.setsid()
     log = Log("EngineCore")
-    workers = _fork_workers(options, line)
-    memory = Memory(options, ranks_of(options, workers or [os.getpid()]))
+    workers = fork_workers(options, line)
+    memory = Memory(options, ranks_of(options, workers.pids or [os.getpid()]))
     try:
-        _load(options, log, memory)
+        _load(options, log, memory, workers)
     except LoadError as error:
         log.alarm("core.py:1482", f"EngineCore failed to start.\nTraceback (most recent call last):\n{error}")
         log.trace(str(error))
-        end_workers(workers)
+        workers.end()
         return 1
     return EngineCore(options, log, memory, workers, line).serve()
 
 
-def _fork_workers(options: Options, line: socket.socket) -> list[int]:
-    """With several ranks, a process for each; they live `worker_linger` longer than a core that is killed."""
-    if options.tensor_parallel_size == 1:
-        return []
-    alive, keep = os.pipe()
-    pids: list[int] = []
-    for rank in range(options.tensor_parallel_size):
-        pid = os.fork()
-        if pid == 0:
-            os.close(keep)
-            line.close()
-            _work(rank, alive, options.profile)
-        pids.append(pid)
-    os.close(alive)
-    return pids
-
-
-def _work(rank: int, alive: int, profile: Profile) -> NoReturn:
-    try:
-        set_title(f"VLLM::Worker_TP{rank}", keep_environment=not profile.fault.wipe_environment)
-        os.read(alive, 1)
-        time.sleep(profile.worker_linger)
-    finally:
-        os._exit(0)
-
-
-def _load(options: Options, log: Log, memory: Memory) -> None:
+def _load(options: Options, log: Log, memory: Memory, workers: Workers) -> None:
     """Raises LoadError."""
     faults = options.profile.fault
     since = time.monotonic()
@@ -98,8 +71,9 @@ def _load(options: Options, log: Log, memory: Memory) -> None:
             case Progress(text, end):
                 log.progress(text, end=end)
             case Wait(seconds):
-                if seconds > 0:
-                    time.sleep(seconds)
+                if seconds > 0 and workers.dead(seconds):
+                    workers.shut_down(log)
+                    raise LoadError("RuntimeError: Executor failed.")
             case Enter(phase):
                 if faults.hang_at == phase:
                     hang()
