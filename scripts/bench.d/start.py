@@ -395,6 +395,9 @@ def start(options: argparse.Namespace) -> int:
     except Failed as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("bench: interrupted; nothing is left running", file=sys.stderr)
+        return 130
     rows = summary(found)
     if options.json:
         print(json.dumps({

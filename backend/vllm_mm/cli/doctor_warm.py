@@ -8,7 +8,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -72,7 +72,7 @@ def warm_starts(settings: Settings, catalog: Catalog, say: Callable[[str], objec
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """What the launchers warn of is a finding here."""
     logger = logging.getLogger("vllm_mm.engine.launchers")
     before = logger.level
