@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from vllm_mm.cli import chat, database, doctor, keys, models, serving, settings, watch
+from vllm_mm.cli import chat, database, doctor, keys, models, serving, settings, simulate, watch
 from vllm_mm.cli.options import Serve
 from vllm_mm.cli.server import DEFAULT_URL, Server
 
@@ -43,5 +43,6 @@ def build(serve: Serve) -> typer.Typer:
     app.add_typer(keys.app(), name="keys")
     settings.add_to(app)
     doctor.add_to(app)
+    simulate.add_to(app)
     app.add_typer(database.app(), name="db")
     return app

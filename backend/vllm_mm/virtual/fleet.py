@@ -61,9 +61,8 @@ class _Body:
     begun: bool = False
     goal_sleep: bool = False
     drained_at: float = 0.0
-    resident: float = 0.0
-    """Seconds in which it could serve or was serving, up to `since`."""
     since: float | None = None
+    """Since when it serves; None when it does not."""
     slept_on: tuple[str, ...] = ()
     rivals: int = 0
     """Most models that waited for a load at once since somebody waits for this one."""
@@ -126,9 +125,8 @@ class Fleet:
                 f"{self._waiting} requests wait for {', '.join(self._lanes)}, and nothing would happen any more under "
                 f"the policy {self._policy.name}"
             )
-        for name, body in self._bodies.items():
-            self._settle_residence(body, over=True)
-            self._out.resident[name] = body.resident
+        for body in self._bodies.values():
+            self._left(body)
         self._out.ended = self.now
         return self._out
 
@@ -300,7 +298,7 @@ class Fleet:
 
     def _drained(self, body: _Body) -> None:
         self._out.draining += self.now - (body.served_until or self.now)
-        self._settle_residence(body, over=True)
+        self._left(body)
         body.decoder, body.finish_at, body.ready_since = None, inf, None
         body.drained_at = self.now
         if body.goal_sleep and self._make_host_room(body):
@@ -314,10 +312,11 @@ class Fleet:
         self._ledger = self._ledger.leave(body.model.id)
         self._at(self.now + body.model.times.stop, "reaped", body.model.id, body.launch)
 
-    def _settle_residence(self, body: _Body, *, over: bool) -> None:
+    def _left(self, body: _Body) -> None:
+        """It serves nobody from now on."""
         if body.since is not None:
-            body.resident += self.now - body.since
-            body.since = None if over else self.now
+            self._out.stays.setdefault(body.model.id, []).append((body.since, self.now))
+            body.since = None
 
     # Sleep.
 

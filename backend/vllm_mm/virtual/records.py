@@ -62,8 +62,8 @@ class Outcome:
     refused: list[Unserved] = field(default_factory=list[Unserved])
     timed_out: list[Unserved] = field(default_factory=list[Unserved])
     loads: list[LoadRecord] = field(default_factory=list[LoadRecord])
-    resident: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds READY or DRAINING, by model."""
+    stays: dict[str, list[tuple[float, float]]] = field(default_factory=dict[str, list[tuple[float, float]]])
+    """When it was READY or DRAINING, by model: begins and ends."""
     draining: float = 0.0
     """Seconds spent waiting for victims to finish, over all of them."""
     ended: float = 0.0
@@ -72,6 +72,10 @@ class Outcome:
     reached: set[str] = field(default_factory=set[str])
     worst: dict[int, float] = field(default_factory=dict[int, float])
     """The longest wait until a model was being loaded, by how many models waited for that at once."""
+
+    def resident(self, model: str) -> float:
+        """Seconds READY or DRAINING."""
+        return sum(end - begin for begin, end in self.stays.get(model, ()))
 
     def note_reached(self, waited: float, rivals: int) -> None:
         """A request saw its model ready or on its way after `waited` seconds."""

@@ -133,7 +133,7 @@ def _model(outcome: Outcome, model: str) -> ModelResult:
         wait=spread(s.leased - s.arrived for s in served),
         ttft=spread(s.first_token - s.arrived for s in served if s.first_token is not None),
         loads=sum(load.model == model for load in outcome.loads),
-        resident=outcome.resident.get(model, 0.0) / outcome.ended if outcome.ended else 0.0,
+        resident=outcome.resident(model) / outcome.ended if outcome.ended else 0.0,
         cut=sum(s.cut for s in served),
         unserved=sum(u.model == model for u in (*outcome.refused, *outcome.timed_out)),
     )

@@ -1,0 +1,320 @@
+"""`simulate`: the scheduler over a trace in virtual time, to compare policies and to try what other hardware would bring."""
+
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vllm_mm.cli.exits import Exit, fail
+from vllm_mm.cli.options import Config, DataDir, Json
+from vllm_mm.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vllm_mm.domain.residency import Device
+    from vllm_mm.settings import Settings
+    from vllm_mm.virtual.engine import VirtualModel
+    from vllm_mm.virtual.fleet import Terms
+    from vllm_mm.virtual.generate import Kind
+    from vllm_mm.virtual.results import Result
+    from vllm_mm.virtual.trace import Request
+
+PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("simulate", epilog="Example: vllm-mm simulate zipf6 --models 6 --policy brain,lru,fifo")(simulate)
+
+
+def simulate(
+    trace: Annotated[
+        str | None,
+        typer.Argument(
+            help="A trace: our CSV, Azure's CSV, Mooncake's JSON lines, or the name of one that is shipped."
+        ),
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    policy: Annotated[str, typer.Option("--policy", help="What to compare, such as brain,lru,fifo.")] = "brain",
+    memory: Annotated[str | None, typer.Option("--memory", help="What if every device had this much? 48GiB")] = None,
+    sleep_budget: Annotated[
+        str, typer.Option("--sleep-budget", help="Host memory for models that sleep instead of stopping; 0 for none.")
+    ] = "0",
+    max_wait: Annotated[str | None, typer.Option("--max-wait", help="What if swap.max_wait were this? 20s")] = None,
+    min_dwell: Annotated[str | None, typer.Option("--min-dwell", help="What if swap.min_dwell were this? 5s")] = None,
+    patience: Annotated[
+        str | None, typer.Option("--patience", help="A request gives up after waiting this long; never, if not given.")
+    ] = None,
+    learned: Annotated[
+        bool, typer.Option("--learned", help="Load times and footprints from the database of the data directory.")
+    ] = False,
+    times: Annotated[
+        Path | None, typer.Option("--times", help="YAML: model (or `default`) to load, wake, prefill, decode, ...")
+    ] = None,
+    load: Annotated[str | None, typer.Option("--load", help="Seconds of a start, for all models.")] = None,
+    wake: Annotated[str | None, typer.Option("--wake", help="Seconds of a wake, for all models.")] = None,
+    models: Annotated[
+        int | None, typer.Option("--models", min=1, max=1000, help="No configuration: this many models of one size.")
+    ] = None,
+    footprint: Annotated[str, typer.Option("--footprint", help="Their size; the device has room for one.")] = "10GiB",
+    tags: Annotated[
+        str, typer.Option("--tags", help="Models for a trace that names none: zipf, bursts or day.")
+    ] = "zipf",
+    generate: Annotated[
+        str | None, typer.Option("--generate", help="Print a made-up trace instead: zipf, bursts or day.")
+    ] = None,
+    rate: Annotated[
+        str, typer.Option("--rate", help="Of the made-up trace: requests, such as 603/h or 2/s.")
+    ] = "600/h",
+    hours: Annotated[float, typer.Option("--hours", min=0.0, help="Its length.")] = 1.0,
+    skew: Annotated[float, typer.Option("--skew", min=0.0, help="How unequally models are wanted (Zipf).")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same trace.")] = 1,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw a PNG (needs vllm-mm[plot]).")] = None,
+    json: Json = False,
+) -> None:
+    """Run the scheduler over a trace in virtual time; no engine, no server, no waiting. See docs/simulate.md."""
+    from vllm_mm.virtual.plot import NoPlot  # noqa: PLC0415  # beside the others
+    from vllm_mm.virtual.scenario import ScenarioError  # noqa: PLC0415  # YAML takes its time
+    from vllm_mm.virtual.trace import TraceError  # noqa: PLC0415  # as above
+
+    try:
+        if generate is not None:
+            settings = None if models else _settings(config, data_dir)
+            names = _names(models) if settings is None else list(settings.models)
+            _generate(_kind(generate), names or _names(6), rate, hours, skew, seed)
+            return
+        if trace is None:
+            fail("which trace? Name a file, a shipped trace (zipf6), or make one with --generate", Exit.USAGE)
+        wanted = {"load": load, "wake": wake}
+        options = {name: value for name, value in wanted.items() if value is not None}
+        if models is not None:
+            scenario = _plain(models, footprint, memory, times, options)
+        else:
+            scenario = _declared(_settings(config, data_dir), memory, times, options, learned=learned)
+        terms = _terms(scenario, sleep_budget, max_wait, min_dwell, patience)
+        requests = _requests(trace, scenario, _kind(tags), seed, skew)
+        _run(requests, scenario, terms, policy, trace, plot, json=json)
+    except (TraceError, ScenarioError, NoPlot) as error:
+        fail(str(error))
+    except ValueError as error:
+        fail(str(error), Exit.USAGE)
+
+
+class Scenario:
+    """Models on devices, and the names by which a trace may ask for them."""
+
+    def __init__(
+        self,
+        models: "Sequence[VirtualModel]",
+        devices: "Sequence[Device]",
+        names: "Mapping[str, str]",
+        settings: "Settings | None" = None,
+    ) -> None:
+        self.models = models
+        self.devices = devices
+        self.names = names
+        self.settings = settings
+
+
+def _names(count: int | None) -> list[str]:
+    return [f"model-{number}" for number in range(1, (count or 6) + 1)]
+
+
+def _kind(name: str) -> "Kind":
+    from vllm_mm.virtual.generate import Kind  # noqa: PLC0415  # as above
+
+    try:
+        return Kind(name)
+    except ValueError:
+        raise ValueError(f"{name} is no kind of trace; there are {', '.join(Kind)}") from None
+
+
+def _settings(config: Path | None, data_dir: Path | None) -> "Settings":
+    from vllm_mm.cli.settings import read_settings  # noqa: PLC0415  # as above
+
+    return read_settings(config, data_dir)
+
+
+def _rate(text: str) -> float:
+    """Requests a second. Raises ValueError."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:/\s*([smh]))?\s*", text)
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"{text!r} is no rate; write it like 603/h or 2/s")
+    return float(match[1]) / PER[match[2] or "s"]
+
+
+def _generate(kind: "Kind", names: "Sequence[str]", rate: str, hours: float, skew: float, seed: int) -> None:
+    from vllm_mm.virtual.generate import generate  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.trace import write  # noqa: PLC0415  # as above
+
+    write(generate(kind, names, _rate(rate), hours * 3600, seed=seed, skew=skew), sys.stdout)
+
+
+def _plain(
+    count: int, footprint: str, memory: str | None, times: Path | None, options: "Mapping[str, Any]"
+) -> Scenario:
+    from vllm_mm.domain.residency import Device  # noqa: PLC0415  # as above
+    from vllm_mm.settings import parse_size  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.scenario import plain_models, read_times  # noqa: PLC0415  # as above
+
+    size = parse_size(footprint)
+    given = read_times(times) if times is not None else {}
+    models = plain_models(_names(count), size, given=given, options=options)
+    device = Device("sim0", parse_size(memory) if memory is not None else size, kind="sim")
+    return Scenario(models, [device], {m.id: m.id for m in models})
+
+
+def _declared(
+    settings: "Settings", memory: str | None, times: Path | None, options: "Mapping[str, Any]", *, learned: bool
+) -> Scenario:
+    from vllm_mm.cli.checks import declared_devices, devices  # noqa: PLC0415  # as above
+    from vllm_mm.control.declared import catalog  # noqa: PLC0415  # as above
+    from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
+    from vllm_mm.engine.command import can_sleep  # noqa: PLC0415  # as above
+    from vllm_mm.engine.footprint import footprint  # noqa: PLC0415  # as above
+    from vllm_mm.settings import parse_size  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.engine import EngineTimes  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.scenario import model_of, read_times, with_capacity  # noqa: PLC0415  # as above
+
+    try:
+        known = catalog(settings)
+    except ConfigError as error:
+        fail(error.message)
+    if not len(known):
+        fail("the configuration declares no models; take --config FILE, or --models 6 for six of one size", Exit.USAGE)
+    here = with_capacity(
+        declared_devices(settings) or devices(settings)[1], parse_size(memory) if memory is not None else None
+    )
+    if not here:
+        fail("there are no devices here; declare some in the configuration, with their memory")
+    load_times: Mapping[str, float] = {}
+    sizes: Mapping[tuple[str, str], int] = {}
+    if learned:
+        load_times, sizes = _learned(settings)
+    given = read_times(times) if times is not None else {}
+    by_id = {device.id: device for device in here}
+    models = [
+        model_of(
+            spec, footprint(spec, by_id, sizes).per_device, EngineTimes(), given=given, options=options,
+            learned=load_times.get(spec.id), can_sleep=can_sleep(spec, here),
+        )
+        for spec in known
+    ]  # fmt: skip
+    return Scenario(models, here, {name: spec.id for name, spec in known.names().items()}, settings)
+
+
+def _learned(settings: "Settings") -> "tuple[Mapping[str, float], Mapping[tuple[str, str], int]]":
+    """What the server of this data directory has learned."""
+    from vllm_mm.cli.database import run  # noqa: PLC0415  # as above
+    from vllm_mm.clock import RealClock  # noqa: PLC0415  # as above
+    from vllm_mm.store.database import Database  # noqa: PLC0415  # as above
+    from vllm_mm.store.launches import Launches  # noqa: PLC0415  # as above
+
+    url = settings.database_url
+    path = url.partition(":///")[2]
+    if url.startswith("sqlite") and not Path(path).exists():
+        fail(f"nothing has been learned yet: there is no database {path}. Leave --learned out, or give --data-dir")
+
+    async def read() -> "tuple[Mapping[str, float], Mapping[tuple[str, str], int]]":
+        database = Database(url)
+        try:
+            launches = Launches(database, RealClock())
+            return await launches.load_times(), await launches.footprints()
+        finally:
+            await database.close()
+
+    return run(read())
+
+
+def _terms(
+    scenario: Scenario, sleep_budget: str, max_wait: str | None, min_dwell: str | None, patience: str | None
+) -> "Terms":
+    from math import inf  # noqa: PLC0415  # only here
+
+    from vllm_mm.domain.scheduling import Rules  # noqa: PLC0415  # as above
+    from vllm_mm.settings import SwapConfig, parse_duration, parse_size  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.fleet import Terms  # noqa: PLC0415  # as above
+
+    swap = scenario.settings.swap if scenario.settings is not None else SwapConfig()
+    rules = Rules(
+        parse_duration(max_wait) if max_wait is not None else swap.max_wait,
+        parse_duration(min_dwell) if min_dwell is not None else swap.min_dwell,
+    )
+    return Terms(
+        rules=rules,
+        drain_timeout=inf if swap.on_drain_timeout == "wait" else swap.drain_timeout,
+        sleep_budget=parse_size(sleep_budget),
+        patience=parse_duration(patience) if patience is not None else inf,
+    )
+
+
+def _requests(trace: str, scenario: Scenario, kind: "Kind", seed: int, skew: float) -> "Sequence[Request]":
+    """With a model each, by its id. Raises TraceError."""
+    from dataclasses import replace  # noqa: PLC0415  # only here
+
+    from vllm_mm.virtual.generate import tag  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.trace import TraceError, find, read  # noqa: PLC0415  # as above
+
+    requests = tag(read(find(trace)), [m.id for m in scenario.models], kind, seed=seed, skew=skew)
+    unknown = sorted({r.model for r in requests} - set(scenario.names))
+    if unknown:
+        shown = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        raise TraceError(
+            f"{trace} asks for {shown}, but the models are {', '.join(m.id for m in scenario.models)}; "
+            "take a --config that declares them (aliases count)"
+        )
+    return [replace(r, model=scenario.names[r.model]) for r in requests]
+
+
+def _run(
+    requests: "Sequence[Request]",
+    scenario: Scenario,
+    terms: "Terms",
+    policies: str,
+    trace: str,
+    picture: Path | None,
+    *,
+    json: bool,
+) -> None:
+    from vllm_mm.settings import format_size  # noqa: PLC0415  # as above
+    from vllm_mm.virtual import report  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.fleet import simulate as run  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.plot import plot  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.policies import pick  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.results import summary  # noqa: PLC0415  # as above
+
+    chosen = pick(policies)
+    started = time.monotonic()
+    outcomes = [run(requests, scenario.models, scenario.devices, policy, terms) for policy in chosen]
+    took = time.monotonic() - started
+    results: list[Result] = [summary(outcome, scenario.models, terms) for outcome in outcomes]
+    if picture is not None:
+        plot(outcomes, picture)
+    memory = {d.id: d.usable for d in scenario.devices}
+    if json:
+        about = {
+            "trace": trace, "requests": len(requests), "seconds": requests[-1].at, "devices": memory,
+            "models": {m.id: m.memory for m in scenario.models},
+            "terms": {
+                "max_wait": terms.rules.max_wait, "min_dwell": terms.rules.min_dwell, "sleep_budget": terms.sleep_budget,
+                "patience": None if terms.patience == float("inf") else terms.patience,
+            },
+        }  # fmt: skip
+        print_json(report.document(results, about))
+        return
+    typer.echo(
+        f"{trace}: {len(requests):,} requests in {requests[-1].at / 3600:.2f} h over {len(scenario.models)} models on "
+        f"{', '.join(f'{name} ({format_size(size)})' for name, size in memory.items())}; simulated in {took:.1f} s\n"
+    )
+    print_table(report.SUMMARY, report.summary_rows(results), "no results")
+    typer.echo()
+    print_table(report.BY_MODEL, report.model_rows(results), "no models")
+    typer.echo(
+        "\nseconds; `lost`: memory that served nobody during swaps; `bound`: the wait nearest to what is allowed"
+    )
+    if any(r.refused for r in results):
+        typer.echo(f"refused: {next(u.why for o in outcomes for u in o.refused)}", err=True)

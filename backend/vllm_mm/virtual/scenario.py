@@ -1,0 +1,78 @@
+"""From what is declared to what a run needs: models with their times, and devices with what-if capacities."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from vllm_mm.domain.residency import Device
+from vllm_mm.domain.specs import EngineKind, ModelSpec
+from vllm_mm.virtual.engine import EngineTimes, VirtualModel, from_profile, times
+
+EVERYONE = "default"
+"""In a file of times: what holds for models that are not named."""
+
+
+class ScenarioError(Exception):
+    """What was given cannot be simulated; the message says what to change."""
+
+
+def read_times(path: Path) -> dict[str, dict[str, Any]]:
+    """A YAML file: model id, or `default`, to `load: 20s`, `wake: 3s`, `prefill: 8000`, ... Raises ScenarioError."""
+    try:
+        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ScenarioError(f"{path}: it is not YAML ({error})") from error
+    if not isinstance(raw, dict):
+        raise ScenarioError(f"{path}: expected model ids (or `{EVERYONE}`), each with its times")
+    found = cast("dict[Any, Any]", raw)
+    for model, given in found.items():
+        if not isinstance(given, dict):
+            raise ScenarioError(f"{path}: {model}: expected times such as `{{load: 20s, wake: 3s}}`, not {given!r}")
+    return {str(model): dict(given) for model, given in found.items()}
+
+
+def model_of(
+    spec: ModelSpec,
+    memory: int,
+    base: EngineTimes,
+    *,
+    given: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Any],
+    learned: float | None = None,
+    can_sleep: bool = True,
+) -> VirtualModel:
+    """One declared model. Times in rising order of weight: `base`, a simulated engine's profile, the learned load time,
+    `given` for all, `given` for this model, `options`. Raises ScenarioError."""
+    try:
+        found = from_profile(spec.sim, base, spec.devices.count) if spec.engine is EngineKind.SIM else base
+        found = replace(found, sleeps=can_sleep)
+        if learned is not None:
+            found = replace(found, load=learned)
+        for layer in (given.get(EVERYONE, {}), given.get(spec.id, {}), options):
+            found = times(layer, found)
+    except ValueError as error:
+        raise ScenarioError(f"the times of {spec.id}: {error}") from error
+    return VirtualModel(
+        spec.id, memory, found, spec.devices, spec.concurrency, spec.pinned, spec.preload, spec.priority, spec.idle
+    )
+
+
+def plain_models(
+    names: Sequence[str], memory: int, *, given: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]
+) -> list[VirtualModel]:
+    """Models that are declared nowhere: all of one size. Raises ScenarioError."""
+    specs = [ModelSpec(name, engine=EngineKind.COMMAND) for name in names]
+    models = [model_of(s, memory, EngineTimes(), given=given, options=options) for s in specs]
+    return [replace(m, idle=VirtualModel("", 0).idle) for m in models]
+
+
+def with_capacity(devices: Sequence[Device], memory: int | None) -> list[Device]:
+    """Every device with another capacity, and nobody else on it: the question is what the hardware would bring."""
+    if memory is None:
+        return list(devices)
+    return [replace(d, capacity=memory, foreign=0) for d in devices]
