@@ -210,6 +210,23 @@ def zombies() -> list[procfs.Stat]:
     return [s for s in procfs.table().values() if s.ppid == os.getpid() and s.dead]
 
 
+async def test_a_question_that_was_given_up_confuses_nobody(warm: WarmRig) -> None:
+    """Its answer comes later than whoever asked is there; the next one gets its own all the same."""
+    await warm.start(warm.plan(HANGING))
+    for number in range(60):
+        asked = asyncio.create_task(warm.pool.tidy())
+        await asyncio.sleep(number % 6 * 0.0002)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        if number % 12 == 0:
+            assert (await warm.start(warm.plan(HANGING))).launcher == "warm"
+        else:
+            await warm.pool.tidy()
+            assert warm.pool.views()[0].report.private > 0
+    assert len(warm.told("zygote.started")) == 1
+    assert warm.told("zygote.died") == []
+
+
 # The zygote.
 
 

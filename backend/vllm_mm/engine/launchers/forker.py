@@ -44,7 +44,7 @@ class ZygoteReport:
     """What a zygote last said of itself. Sizes in bytes."""
 
     private: int = 0
-    """Memory that only it uses: what would be free without it."""
+    """Memory that only it uses: what would be free without it. Unchanged pages of files do not count."""
     proportional: int = 0
     """With a page that n processes share counted as 1/n."""
     threads: int = 0
@@ -85,6 +85,7 @@ class Forker:
         self._lock = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._have: set[str] = set()
+        self._discarded: set[asyncio.Future[None]] = set()
         self._released: deque[int] = deque(maxlen=64)
 
     @property
@@ -157,7 +158,7 @@ class Forker:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            work.add_done_callback(_discard)
+            work.add_done_callback(self._discard)
             raise
 
     def end(self) -> asyncio.Task[None]:
@@ -243,6 +244,18 @@ class Forker:
             for fd in fds:
                 os.close(fd)
 
+    def _discard(self, work: asyncio.Task[tuple[int, int]]) -> None:
+        """Kill an engine that nobody waited for. It has not had the time to start anything."""
+        if work.cancelled() or work.exception() is not None:
+            return
+        pid, pidfd = work.result()
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
+        reaping = asyncio.get_running_loop().run_in_executor(None, _wait_for, pid)
+        self._discarded.add(reaping)
+        reaping.add_done_callback(self._discarded.discard)
+
     def _open(self) -> socket.socket:
         if self._channel is None or self._told or self._dead.is_set():
             raise ZygoteError(self.ended or "it was ended")
@@ -287,8 +300,9 @@ class Forker:
                 if self._running:  # an engine on its way may still arrive
                     await asyncio.wait(self._running, timeout=1.0)
                 await self._sweep(process.pid)
-                if self._running:
-                    await asyncio.wait(self._running)
+                for left in (self._running, self._discarded):
+                    if left:
+                        await asyncio.wait(left)
         except TimeoutError:
             _LOG.error("zygote %s (pid %d) does not go, %g s after SIGKILL", self.recipe.key, process.pid, _BURIAL)
         finally:
@@ -315,17 +329,6 @@ class Forker:
                 else:
                     reap(stat.id)
             await self._clock.sleep(0.005)
-
-
-def _discard(work: asyncio.Task[tuple[int, int]]) -> None:
-    """Kill an engine that nobody waited for. It has not had the time to start anything."""
-    if work.cancelled() or work.exception() is not None:
-        return
-    pid, pidfd = work.result()
-    with contextlib.suppress(OSError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    os.close(pidfd)
-    asyncio.get_running_loop().run_in_executor(None, _wait_for, pid)
 
 
 def _wait_for(pid: int) -> None:

@@ -215,14 +215,15 @@ def open_devices() -> list[str]:
 
 
 def memory() -> tuple[int, int]:
-    """(private, proportional) bytes of this process; proportional counts a page shared by n processes as 1/n."""
+    """(private, proportional) bytes of this process; proportional counts a page shared by n processes as 1/n. Private are
+    pages that were written and that nobody shares: unchanged pages of files are the page cache's, whoever maps them."""
     private = shared = 0
     try:
         with open("/proc/self/smaps_rollup") as file:
             for line in file:
                 name, _, rest = line.partition(":")
-                if name in ("Private_Clean", "Private_Dirty"):
-                    private += int(rest.split()[0]) * 1024
+                if name == "Private_Dirty":
+                    private = int(rest.split()[0]) * 1024
                 elif name == "Pss":
                     shared = int(rest.split()[0]) * 1024
     except OSError:
