@@ -171,7 +171,7 @@ class Case:
 
     async def written(self) -> None:
         """Until all events so far are in the database."""
-        await self.client.get(f"{self.url}/api/events?after=0&follow=false")
+        await self.serving.written(self.client)
 
     async def outcomes(self, total: int, model: str | None = None) -> Counter[str]:
         """Of all requests, once there are `total` rows of them."""

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,29 @@ class Serving:
         """Straight from the database."""
         with sqlite3.connect(f"file:{self.data / 'state.db'}?mode=ro", uri=True, timeout=10) as connection:
             return connection.execute(query).fetchall()
+
+    async def rows_when(
+        self, query: str, there: Callable[[list[tuple[Any, ...]]], object], seconds: float = 5.0
+    ) -> list[tuple[Any, ...]]:
+        """`rows`, once they are as expected: a running server writes them a moment after what they tell of."""
+        deadline = time.monotonic() + seconds
+        while not there(found := self.rows(query)):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"after {seconds} s `{query}` gives {found}")
+            await asyncio.sleep(0.02)
+        return found
+
+    async def written(self, client: httpx.AsyncClient, seconds: float = 10.0) -> None:
+        """Until all events so far are in the database."""
+        deadline = time.monotonic() + seconds
+        while True:
+            began = time.monotonic()
+            answer = await client.get(f"{self.url}/api/events?after=0&follow=false")
+            assert answer.status_code == 200, answer.text
+            # The server waits for its writer, but for no longer than a second: an answer that took one may be early.
+            if time.monotonic() - began < 1.0:
+                return
+            assert time.monotonic() < deadline, f"the events are not written after {seconds} s"
 
     async def instances(self, client: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
         answer = await client.get(f"{self.url}/api/instances")

@@ -155,6 +155,7 @@ async def test_useless_engines_are_replaced() -> None:
         for model in models:
             await it.until(model, "backoff", "stopped")
             assert (await _eventually(it, model)).status_code == 200
+        await it.written()
         reasons = " ".join(d for (d,) in it.serving.rows("select data from events where kind = 'instance.stopping'"))
         assert "a probe failed" in reasons
         assert "health did not answer 3 times" in reasons

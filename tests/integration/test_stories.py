@@ -113,6 +113,7 @@ async def test_a_swap_finishes_holds_or_refuses_and_never_cuts(serve: Start) -> 
         await asyncio.gather(*customers)
         assert seen["stream"] > 3
         assert seen["plain"] > 3
+        await serving.written(client)
         kinds = Counter(k for (k,) in serving.rows("select kind from events where model = 'a'"))
         assert kinds["instance.draining"] >= 1
         assert kinds["lease.revoked"] == 0
@@ -157,12 +158,14 @@ async def test_a_dead_controllers_engines_are_adopted(serve: Start) -> None:
     async with serve({"a": sim(**QUICK)}) as (serving, client):
         before = (await complete(serving, client, "a")).json()["choices"]
         pid = (await serving.instances(client))["a"]["pid"]
+        await serving.written(client)
         serving.kill()
         await serving.start()
         instance = (await serving.instances(client))["a"]
         assert (instance["state"], instance["pid"]) == ("ready", pid)
         after = await complete(serving, client, "a")
         assert after.json()["choices"] == before
+        await serving.written(client)
         assert serving.rows("select count(*) from events where kind = 'instance.starting'") == [(1,)]
 
 

@@ -177,6 +177,7 @@ async def test_a_kill_in_any_state_leaves_nothing(bench: Bench, kills_transcript
     await bench.begin()
     await bench.ready()
     assert (await bench.complete()).status_code == 200
+    await bench.server.written(bench.client)
     rows = bench.server.rows("select kind, count(*) from events where kind like 'orphan%' group by kind")
     say.note(f"afterwards it serves again; swept on the way: {rows}")
     await kill_the_controller(bench, say)

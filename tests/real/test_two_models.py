@@ -106,6 +106,7 @@ async def events_of(server: Serving, key: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(headers=headers, timeout=10) as client:
+        await server.written(client)
         newest = max(seq for (seq,) in server.rows("select max(seq) from events"))
         async for event in sse(client, f"{server.url}/api/events?after=0"):
             found.append(event)
@@ -189,7 +190,10 @@ async def test_two_models_take_turns(vllm: Installation, server: Serving, two_mo
             ready.add(event["model"])
         elif event["kind"] in {"instance.stopped", "instance.backoff", "instance.failed"}:
             ready.discard(event["model"])
-    rows = server.rows("select model, outcome, count(*) from requests group by model, outcome order by model")
+    rows = await server.rows_when(
+        "select model, outcome, count(*) from requests group by model, outcome order by model",
+        lambda found: sum(count for *_, count in found) >= 15,
+    )
     assert sorted(rows) == [(A, "ok", 8), (B, "ok", 7)], rows
     say.heading("The ledger")
     for row in rows:
