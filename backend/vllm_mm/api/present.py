@@ -58,7 +58,12 @@ def has_run(manager: ProcessManager, model: str) -> bool:
     if not any(i.spec.id == model for i in manager.instances()):
         return False
     view = manager.describe(model)
-    return view.generation > 0 or view.state is not State.STOPPED or pending(manager, view) or manager.refused_because(model) != ""
+    return (
+        view.generation > 0
+        or view.state is not State.STOPPED
+        or pending(manager, view)
+        or manager.refused_because(model) != ""
+    )
 
 
 def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOut:
