@@ -81,7 +81,9 @@ async def test_ctrl_c_says_that_the_load_goes_on(run: Cli, monkeypatch: pytest.M
     assert result.exit_code == 130
     assert "demo goes on loading" in result.stderr
     assert "`vllm-mm unload demo` stops it" in result.stderr
-    assert run.api.world.running == {"demo"}
+    async with asyncio.timeout(10):
+        while run.api.world.running != {"demo"}:
+            await asyncio.sleep(0.01)
 
 
 async def test_the_last_lines_of_the_log_are_shown(run: Cli) -> None:
