@@ -12,6 +12,8 @@ log = logging.getLogger(__name__)
 
 EVERY = 5.0
 """Seconds between two readings."""
+EAGER = 1.0
+"""While somebody waits for memory, which another program may give back at any moment."""
 SETTLED_AFTER = 5.0
 """Seconds of READY after which the use of an engine counts as its footprint."""
 
@@ -35,7 +37,14 @@ class Readings:
                 await self._measure()
             except Exception:  # the database, /proc, a driver: the next round may be luckier
                 log.exception("reading the devices failed")
-            await self._clock.sleep(EVERY)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        until = self._clock.now() + EVERY
+        while (left := until - self._clock.now()) > 0:
+            await self._clock.sleep(min(EAGER, left))
+            if self._manager.wants_memory:
+                return
 
     async def _measure(self) -> None:
         for instance in self._manager.instances():

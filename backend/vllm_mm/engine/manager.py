@@ -351,6 +351,12 @@ class ProcessManager(Acts):
         self._room.observe(self._tools.inventory.devices())
         self._waiting.kick()
 
+    @property
+    def wants_memory(self) -> bool:
+        """Somebody waits for a model without a process: if a device has more room now, it is good to know."""
+        without = [i.spec.id for i in self._instances.values() if i.state in {State.STOPPED, State.SLEEPING}]
+        return any(m in self._loading_events or self._wishes.get(m) or self._waiting.waits(m) for m in without)
+
     def close_admission(self, error: MMError) -> None:
         """No new lease, no new load, from now on; those who wait get `error`; loads without a process are called off."""
         self._closing = True

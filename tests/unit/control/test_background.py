@@ -12,7 +12,8 @@ from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.readings import Readings
 from vllm_mm.domain.errors import Conflict, UnknownModel
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.specs import IdlePolicy
+from vllm_mm.domain.residency import Device
+from vllm_mm.domain.specs import GIB, IdlePolicy
 
 
 async def test_readings_go_on_when_the_database_does_not_take_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +32,35 @@ async def test_readings_go_on_when_the_database_does_not_take_one(monkeypatch: p
         task = asyncio.create_task(readings.run())
         await w.clock.advance(21.0)
         assert rounds >= 4
+        task.cancel()
+
+
+async def test_memory_that_another_program_gives_back_is_seen_within_a_second_by_who_waits_for_it() -> None:
+    """Nobody waits: a reading every five seconds. A request waits for room: one a second, and it is served by the next."""
+    busy, free = (Device("gpu0", 24 * GIB, foreign=gib * GIB, kind="test") for gib in (20, 0))
+    async with world(model("a"), devices=[busy]) as w:
+        inventory, reads = w.manager._tools.inventory, 0
+        refresh = inventory.refresh
+
+        async def counting() -> Any:
+            nonlocal reads
+            reads += 1
+            return await refresh()
+
+        inventory.refresh = counting  # type: ignore[method-assign] - counts what the real one would read
+        task = asyncio.create_task(Readings(w.manager, inventory, w.store, w.clock).run())
+        await w.clock.advance(9.9)
+        assert reads == 2
+        lease = asyncio.ensure_future(w.manager.lease(w.ticket("a")).__aenter__())
+        await w.clock.advance(2.2)
+        assert not lease.done()
+        assert reads >= 4
+        inventory._devices = (free,)  # type: ignore[attr-defined] - the fake's
+        await w.clock.advance(1.5)
+        w.manager.take_back(await lease)
+        before = reads
+        await w.clock.advance(4.5)
+        assert reads <= before + 1
         task.cancel()
 
 
