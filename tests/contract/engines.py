@@ -15,13 +15,17 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import httpx
 
+from contract.forked import Forked, Forkery
+
 T = TypeVar("T")
 BACKEND = Path(__file__).parents[2] / "backend"
-_MARK = "MM_TEST_TREE"
+MARK = "MM_TEST_TREE"
+FORKERY: list[Forkery] = []
+"""While it is not empty, engines are forked from there."""
 JSON = {"content-type": "application/json"}
 
 
@@ -79,20 +83,7 @@ class Sim:
         self.socket = str(self.folder / "s")
         self.log_path = self.folder / "log"
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm_mm.sim", self.model, "--uds", self.socket, *self.args],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(BACKEND),
-                    "VLLM_SERVER_DEV_MODE": "1",
-                    _MARK: self.mark,
-                    **self.env,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.process = self._launch(log)
         self.http = client(self.socket)
         try:
             if self.wait:
@@ -101,6 +92,18 @@ class Sim:
             self.__exit__(None, None, None)
             raise
         return self
+
+    def _launch(self, log: BinaryIO) -> "subprocess.Popen[bytes] | Forked":
+        env = {
+            **os.environ, "PYTHONPATH": str(BACKEND), "VLLM_SERVER_DEV_MODE": "1", MARK: self.mark, **self.env,
+        }  # fmt: skip
+        args = [self.model, "--uds", self.socket, *self.args]
+        if FORKERY:
+            return FORKERY[-1].fork(args, env, log)
+        return subprocess.Popen(
+            [sys.executable, "-m", "vllm_mm.sim", *args], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,7 +144,7 @@ class Sim:
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError):
-                    if f"{_MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
+                    if f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
                         process = look_at(int(entry.name))
                         if process is not None and process.state != "Z":
                             found.append(process)
