@@ -16,10 +16,13 @@ from vllm_mm.domain.residency import Device, Ledger, Placement, Resident, place
 from vllm_mm.domain.scheduling import Grant, Hold, Lane, Load, Rules, Ticket, View
 from vllm_mm.domain.specs import DeviceWish
 from vllm_mm.virtual.engine import Decoder, VirtualModel
+from vllm_mm.virtual.outlook import Backlog, Outlook, Rate
 from vllm_mm.virtual.policies import Policy
 from vllm_mm.virtual.records import LoadRecord, Outcome, Served, Unserved
 from vllm_mm.virtual.trace import Request
 
+LEARN = 0.1
+"""Weight of the latest request in what is known of a model's requests."""
 PROFILES_MEMORY = frozenset({"gpu", "sim"})
 """Kinds of device on which one load has to be done before the next begins, as on the server."""
 
@@ -64,6 +67,13 @@ class _Body:
     since: float | None = None
     """Since when it serves; None when it does not."""
     slept_on: tuple[str, ...] = ()
+    rate: Rate = field(default_factory=Rate)
+    arrived: float = 0.0
+    """Sum of the arrival times of its tickets."""
+    work: float = 5.0
+    """A request's seconds on the engine, as learned."""
+    wait: float = 0.0
+    """A request's seconds from arrival to lease, as learned."""
     rivals: int = 0
     """Most models that waited for a load at once since somebody waits for this one."""
 
@@ -136,6 +146,7 @@ class Fleet:
         body = self._bodies[request.model]
         ticket = Ticket(f"t{number}", request.model, self.now, self.now + self._terms.patience)
         self._prompts[ticket.id] = request
+        body.rate.note(self.now)
         free = body.state is State.READY and len(body.running) < body.model.concurrency
         if self._policy.passes and free and not body.tickets:
             self._lease(body, ticket)
@@ -145,6 +156,7 @@ class Fleet:
             body.rivals = 0
         matters = not (body.loading or (self._policy.heads and body.tickets))
         body.tickets[ticket.id] = ticket
+        body.arrived += self.now
         self._waiting += 1
         if body.loading or body.state is State.READY:
             self._reached(body, ticket)
@@ -163,6 +175,7 @@ class Fleet:
         served = Served(request.model, ticket.arrived, self.now, request.output)
         self._out.served.append(served)
         body.running[number] = served
+        body.wait += LEARN * (self.now - ticket.arrived - body.wait)
         self._at(decoder.admit(self.now, request.prompt), "prefilled", request.model, number)
 
     def _prefilled(self, body: _Body, number: int) -> None:
@@ -189,7 +202,9 @@ class Fleet:
 
     def _done(self, body: _Body, numbers: Sequence[int]) -> None:
         for number in numbers:
-            body.running.pop(number).finished = self.now
+            served = body.running.pop(number)
+            served.finished = self.now
+            body.work += LEARN * (self.now - served.leased - body.work)
         if not numbers or body.running:
             if numbers and body.tickets and body.state is State.READY:
                 self._slot(body)
@@ -223,6 +238,7 @@ class Fleet:
     def _leave_lane(self, body: _Body, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
             del body.tickets[ticket.id]
+            body.arrived -= ticket.arrived
         self._waiting -= len(tickets)
         if not body.tickets:
             self._lanes.pop(body.model.id, None)
@@ -459,7 +475,24 @@ class Fleet:
         )
 
     def _view(self, lanes: Mapping[str, _Body]) -> View:
-        return View([self._lane(b) for b in lanes.values()], self._residents(), self._ledger)
+        view = View([self._lane(b) for b in lanes.values()], self._residents(), self._ledger)
+        if not self._policy.outlook:
+            return view
+        bodies = self._bodies
+        return Outlook(
+            view.lanes, view.residents, view.ledger,
+            swap={m: self._swap(b, asleep=b.state is State.SLEEPING) for m, b in bodies.items()},
+            back={m: self._swap(b, asleep=self._may_sleep(b)) for m, b in bodies.items()},
+            work={m: b.work for m, b in bodies.items()},
+            rates={m: b.rate.at(self.now) for m, b in bodies.items()},
+            waits={m: b.wait for m, b in bodies.items()},
+            waiting={m: Backlog(len(b.tickets), b.arrived) for m, b in self._lanes.items()},
+        )  # fmt: skip
+
+    def _swap(self, body: _Body, *, asleep: bool) -> float:
+        times = body.model.times
+        leaves = times.sleep if self._may_sleep(body) else times.stop
+        return leaves + (times.wake if asleep else times.load)
 
     def _lane(self, body: _Body) -> Lane:
         """Of the tickets as many as a decision can depend on: one more than it may grant."""

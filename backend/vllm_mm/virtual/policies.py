@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from vllm_mm.domain.scheduling import Decision, Rules, View
 from vllm_mm.domain.scheduling import decide as brain
 from vllm_mm.virtual.baselines import fifo, lru
+from vllm_mm.virtual.candidate import candidate
 
 Decide = Callable[[View, Rules, float], tuple[Decision, ...]]
 """One decision per lane that has somebody waiting, in the order in which they are to be carried out."""
@@ -21,6 +22,8 @@ class Policy:
     """A request for a READY model with a free slot is served at once, without a decision (as the server does it)."""
     heads: bool = True
     """Of those who wait for a model it looks at the oldest only (and at as many as it may grant), not at their number."""
+    outlook: bool = False
+    """It is given an `Outlook` instead of a plain `View`."""
     summary: str = ""
     """In a few words."""
 
@@ -31,6 +34,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("brain", brain, summary="the server's own"),
         Policy("fifo", fifo, passes=False, summary="strictly in order of arrival over all models"),
         Policy("lru", lru, summary="swap on arrival, evict the least recently used, let it finish"),
+        Policy("candidate", candidate, heads=False, outlook=True, summary="weighs what a swap costs and saves"),
     )
 }
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from vllm_mm.virtual.candidate import QUANTUM
 from vllm_mm.virtual.engine import VirtualModel
 from vllm_mm.virtual.fleet import Terms
 from vllm_mm.virtual.records import Outcome
@@ -50,7 +51,7 @@ class Bound:
     swap: float
     """Seconds of the slowest stop and load."""
     quantum: float
-    """Seconds for which a model may go on once its time is over: the minimum dwell and the longest drain."""
+    """Seconds for which a model may go on though others are overdue: its dwell and the longest drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def bound(outcome: Outcome, models: Sequence[VirtualModel], terms: Terms) -> Bou
     """Judges the longest waits against what the rules allow."""
     swap = max((m.times.stop + max(m.times.load, m.times.sleep + m.times.wake) for m in models), default=0.0)
     drain = max((s.finished - s.leased for s in outcome.served), default=0.0)
-    quantum = terms.rules.min_dwell + min(terms.drain_timeout, drain)
+    quantum = max(terms.rules.min_dwell, QUANTUM) + min(terms.drain_timeout, drain)
 
     def allowed(rivals: int) -> float:
         return terms.rules.max_wait + (rivals - 1) * (swap + quantum)
