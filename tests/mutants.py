@@ -214,6 +214,72 @@ MUTANTS: tuple[Mutant, ...] = (
         "goal=event.goal, deadline=now + 1e9,",
         "test_a_drain_that_takes_too_long_is_cut_and_told",
     ),
+    Mutant(
+        "forks-with-threads", "a process with several threads is forked",
+        "backend/vllm_mm/engine/launchers/zygote.py", "    if threads != 1:\n", "    if threads < 0:\n",
+        ("tests/unit/engine/test_zygote.py",),
+    ),
+    Mutant(
+        "unknown-engine-lives", "an engine goes on without its owner's word",
+        "backend/vllm_mm/engine/launchers/zygote.py", "            if out.recv(1) != GO:\n", "            if out.recv(1) is None:\n",
+        ("tests/process/test_warm_kills.py::test_an_engine_that_nobody_knows_ends_itself",),
+    ),
+    Mutant(
+        "engine-inherits", "an engine keeps what its zygote has open",
+        "backend/vllm_mm/engine/launchers/zygote.py",
+        "    os.closerange(3, answer)\n    os.closerange(answer + 1, 65536)\n", "",
+        ("tests/process/test_warm_launcher.py::test_nothing_is_inherited_but_the_log",),
+    ),
+    Mutant(
+        "zygotes-tmpdir", "Python's copy of TMPDIR is the zygote's", "backend/vllm_mm/engine/launchers/zygote.py",
+        '        setattr(temporary, "tempdir", None)', "        pass",
+        ("tests/process/test_warm_launcher.py::test_nothing_is_inherited_but_the_log",),
+        more=(("    start, end = areas()[:2]\n    write_area", "    importlib.import_module('tempfile').gettempdir()\n    start, end = areas()[:2]\n    write_area"),),
+    ),
+    Mutant(
+        "zygote-outlives-owner", "a zygote in an import does not see that its owner is gone",
+        "backend/vllm_mm/engine/launchers/zygote.py", "    _die_with_owner(channel)\n", "",
+        ("tests/process/test_warm_launcher.py::test_a_zygote_ends_with_its_owner",),
+    ),
+    Mutant(
+        "mixed-answers", "questions to a zygote are not put one after another",
+        "backend/vllm_mm/engine/launchers/forker.py",
+        "            async with self._lock:\n                return await work()\n", "            return await work()\n",
+        ("tests/process/test_warm_launcher.py::test_a_question_that_was_given_up_confuses_nobody",),
+        more=(("        return await asyncio.shield(self._begin(exchange))\n", "        return await self._begin(exchange)\n"),),
+    ),
+    Mutant(
+        "abandoned-engine", "the engine of a start that was cancelled lives on",
+        "backend/vllm_mm/engine/launchers/forker.py",
+        "            work.add_done_callback(self._discard)\n            raise\n", "            raise\n",
+        ("tests/process/test_warm_launcher.py::test_an_engine_that_nobody_waits_for_is_ended",),
+    ),
+    Mutant(
+        "secrets-in-zygotes", "a zygote holds secrets", "backend/vllm_mm/engine/launchers/recipe.py",
+        "if k not in LATE and not SECRET.search(k)", "if k not in LATE",
+        ("tests/unit/engine/test_recipe.py",),
+    ),
+    Mutant(
+        "old-zygote-stays", "a change of what is installed does not make a new zygote",
+        "backend/vllm_mm/engine/launchers/recipe.py", "kept, installed(python, packages))", 'kept, "")',
+        ("tests/unit/engine/test_recipe.py",),
+    ),
+    Mutant(
+        "zygotes-without-end", "a zygote that never forks is made again and again",
+        "backend/vllm_mm/engine/launchers/pool.py",
+        "        count = 0 if zygote.forks else self._failures.get(recipe, (0, \"\"))[0]\n", "        count = 0\n",
+        ("tests/unit/engine/test_pool.py",),
+    ),
+    Mutant(
+        "busy-zygote-goes", "a zygote that is in the middle of something counts as idle",
+        "backend/vllm_mm/engine/launchers/pool.py", "            if zygote.busy:\n                continue\n", "",
+        ("tests/unit/engine/test_pool.py",),
+    ),
+    Mutant(
+        "blamed-for-ever", "a launcher is not vindicated", "backend/vllm_mm/engine/launchers/warm.py",
+        "            self._distrusted.pop((plan.fingerprint, key), None)\n", "            pass\n",
+        ("tests/process/test_warm_launcher.py::test_a_plan_is_vindicated",),
+    ),
 )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ class Forkery:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, zygote.__file__, " " * zygote.TITLE_BYTES],
-                env={**os.environ, "PYTHONPATH": str(BACKEND), mark: "0" * 32}, stdin=theirs, start_new_session=True,
+                env={**os.environ, "PYTHONPATH": str(BACKEND), "SPT_NOENV": "1", mark: "0" * 32}, stdin=theirs, start_new_session=True,
             )  # fmt: skip
         answer = self._ask({
             "op": "prepare", "kind": "plain", "entry": "vllm_mm.sim.launch:main", "architectures": [], "model_types": [],

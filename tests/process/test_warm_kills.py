@@ -8,6 +8,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from contract.engines import MARK
+from contract.forked import MAIN, Forked, Forkery
 from rig import until
 from vllm_mm.engine import procfs
+from vllm_mm.engine.launchers import zygote as script
 from vllm_mm.engine.process import LocalProcess
 from warm_rig import WarmRig, descriptors, serves, warm_rig
 
@@ -118,6 +122,30 @@ async def test_a_zygote_is_killed_at_any_moment(warm: WarmRig) -> None:
     assert len(descriptors(os.getpid())) <= before
     assert not [path for path in warm.tmp.iterdir() if path.name.startswith("w")], "work directories are left"
     assert not (warm.tmp / "z").exists()
+
+
+@pytest.mark.parametrize("word", [b"", b"?", script.GO], ids=["none", "another", "go"])
+def test_an_engine_that_nobody_knows_ends_itself(tmp_path: Path, word: bytes) -> None:
+    """Without the owner's word it does not begin, whoever else was killed meanwhile; that is a kill from outside."""
+    forkery = Forkery(MARK)
+    ours, theirs = socket.socketpair()
+    try:
+        with ours, (tmp_path / "log").open("wb") as log:
+            with theirs:
+                request = {"op": "fork", "argv": [MAIN, "--help"], "env": {}, "marks": {MARK: "1" * 32}}
+                script.write_frame(forkery._channel, request, [log.fileno(), theirs.fileno()])
+            answer, fds = script.read_frame(ours, 20)
+            for fd in fds:
+                os.close(fd)
+            assert answer is not None
+            assert "pid" in answer, answer
+            if word:
+                ours.send(word)
+        code = Forked(answer["pid"]).wait(10)
+    finally:
+        forkery.close()
+    assert code == (0 if word == script.GO else -signal.SIGKILL)
+    assert ("usage" in (tmp_path / "log").read_text()) == (word == script.GO)
 
 
 def kill_between(zygotes: set[int], how: signal.Signals, delay: float) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -223,6 +224,11 @@ async def test_a_question_that_was_given_up_confuses_nobody(warm: WarmRig) -> No
         else:
             await warm.pool.tidy()
             assert warm.pool.views()[0].report.private > 0
+    (zygote,) = warm.pool._living.values()
+    await until(lambda: not zygote.busy, "the last question to be answered")
+    assert zygote._channel is not None
+    with pytest.raises(BlockingIOError):  # no answer is left for whoever asks next
+        zygote._channel.recv(1, socket.MSG_PEEK)
     assert len(warm.told("zygote.started")) == 1
     assert warm.told("zygote.died") == []
 
