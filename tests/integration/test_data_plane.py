@@ -45,6 +45,16 @@ USAGE_EVENT = (
 DONE = b"data: [DONE]\n\n"
 
 
+async def raw(where: Plane, request: bytes) -> bytes:
+    """Everything that comes until the server closes."""
+    reader, writer = await where.open()
+    writer.write(request)
+    async with asyncio.timeout(20):
+        everything = await reader.read()
+    writer.close()
+    return everything
+
+
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -486,6 +496,9 @@ async def test_model_list(form: str, tmp_path: Path) -> None:
         assert (await ask(server, get("/v1/models/none"))).status == 404
         assert (await ask(server, get("/v1/models", {"authorization": ""}))).status == 401
         assert (await ask(server, get("/v1/models", {"authorization": "Bearer mm-reader"}))).status == 200
+        head = (await raw(server, get("/v1/models", {"connection": "close"}, method="HEAD"))).split(b"\r\n\r\n")
+        assert head[0].startswith(b"HTTP/1.1 200 ")
+        assert head[1] == b""
         assert (await ask(server, get(CHAT))).status == 405
         assert (await ask(server, get("/v1/models", method="DELETE"))).status == 405
         assert engine.heard == []
@@ -589,3 +602,24 @@ async def test_origins(form: str, tmp_path: Path) -> None:
             assert answer.header("access-control-allow-origin") == "https://a.example"
             answer = await ask(server, post(CHAT, body, {"origin": "https://b.example"}))
             assert answer.header("access-control-allow-origin") is None
+
+
+@pytest.mark.parametrize(("path", "methods"), [(CHAT, "POST"), ("/v1/models", "GET, HEAD")])
+async def test_a_browser_that_asks_first_is_answered(form: str, tmp_path: Path, path: str, methods: str) -> None:
+    """A page has to send a key, so its browser asks first, without one: pages of a listed origin may, for ten minutes."""
+    rules = Rules(origins=frozenset({b"https://a.example"}))
+    wanted = {"access-control-request-method": "POST", "access-control-request-headers": "authorization, x-y"}
+    async with upstream(answers(PLAIN), tmp_path) as engine, plane(form, engine.address, rules=rules) as server:
+        good = {"authorization": "", "origin": "https://a.example", **wanted}
+        answer = await ask(server, get(path, good, method="OPTIONS"))
+        assert (answer.status, answer.header("access-control-allow-origin")) == (204, "https://a.example")
+        assert answer.header("access-control-allow-methods") == methods
+        assert answer.header("access-control-allow-headers") == "authorization, x-y"
+        assert answer.header("access-control-max-age") == "600"
+        for bad in ({"origin": "https://b.example"}, {"access-control-request-method": ""}):
+            answer = await ask(server, get(path, {**good, **bad}, method="OPTIONS"))
+            assert answer.status == 405
+            assert answer.header("access-control-allow-methods") is None
+        listed = await ask(server, get("/v1/models", {"origin": "https://a.example"}))
+        assert (listed.status, listed.header("access-control-allow-origin")) == (200, "https://a.example")
+        assert engine.heard == []

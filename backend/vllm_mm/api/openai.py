@@ -20,6 +20,7 @@ from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.head import read_head
 from vllm_mm.gateway.identity import require
+from vllm_mm.gateway.origins import allowed, may_read, preflight
 from vllm_mm.gateway.ports import Framing, Headers
 from vllm_mm.gateway.relay import Call
 from vllm_mm.gateway.routes import ROUTES, Form, Route
@@ -62,10 +63,17 @@ class OpenAIApp:
         headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
         request_id = self._gateway.new_id(headers)
         extra: Headers = []
+        path: str = scope["path"]
+        raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
+        models = raw == _MODELS or raw.startswith(_MODELS + "/")
+        if method == "OPTIONS" and (models or route is not None):
+            asked = preflight(headers, b"GET, HEAD" if models else b"POST", self._gateway.rules)
+            if asked is not None:
+                await send({"type": "http.response.start", "status": 204, "headers": asked})
+                await send({"type": "http.response.body", "body": b""})
+                return
         try:
-            path: str = scope["path"]
-            raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
-            if raw == _MODELS or raw.startswith(_MODELS + "/"):
+            if models:
                 if method not in {"GET", "HEAD"}:
                     extra = [(b"allow", b"GET")]
                     raise MethodNotAllowed(f"{method} is not for {_MODELS}; use GET.")
@@ -86,6 +94,9 @@ class OpenAIApp:
             form = route.form if route is not None else Form.OPENAI
             status, body = problem.status, error_body(problem, form, request_id)
             extra += problem.headers.items()
+        origin = read_head(headers).origin
+        if origin is not None and allowed(origin, self._gateway.rules):
+            extra += may_read(origin)
         extra += ((b"x-request-id", request_id.encode()), (b"content-type", b"application/json"))
         extra.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": extra})

@@ -32,6 +32,7 @@ from vllm_mm.engine.exchange import UpstreamRequest
 from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require
+from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Record, Rules
 from vllm_mm.gateway.progress import Comments
 from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
@@ -145,7 +146,7 @@ class Gateway:
         given = self._names.given(head.request_id)
         if given is not None:
             relay.id = given
-        if head.origin is not None and (head.origin in self.rules.origins or b"*" in self.rules.origins):
+        if head.origin is not None and allowed(head.origin, self.rules):
             relay.origin = head.origin
         relay.key = key = self.keys.identify(head.authorization, head.api_key, head.host, head.origin)
         if call.refused is not None:

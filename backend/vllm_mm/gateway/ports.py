@@ -176,3 +176,5 @@ class Rules:
     """Between two comments to a client that asked for progress."""
     origins: frozenset[bytes] = frozenset()
     """Web origins whose pages may read answers; `*` allows all."""
+    preflight: float = 600.0
+    """How long a browser may remember that they may."""

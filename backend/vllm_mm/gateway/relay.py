@@ -11,6 +11,7 @@ from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.engine.exchange import Exchange, UpstreamRequest
 from vllm_mm.gateway.bodies import error_body, error_event
 from vllm_mm.gateway.meter import Meter
+from vllm_mm.gateway.origins import may_read
 from vllm_mm.gateway.ports import Client, Framing, Headers, Problem
 from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, Rewriter
 from vllm_mm.gateway.routes import Route
@@ -262,11 +263,7 @@ class Relay:
             headers.append((b"x-vllm-mm-model", header_text(self.spec.id)))
             headers.append((b"x-vllm-mm-queue-ms", b"%d" % int((self.leased_at - self.call.arrived) * 1000)))
         if self.origin is not None:
-            headers += (
-                (b"access-control-allow-origin", self.origin),
-                (b"access-control-expose-headers", b"x-request-id, retry-after"),
-                (b"vary", b"origin"),
-            )
+            headers += may_read(self.origin)
         return headers
 
     def early_head(self) -> None:
