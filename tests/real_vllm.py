@@ -6,10 +6,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,45 +62,80 @@ def find(environ: Mapping[str, str]) -> Installation | str:
     return found
 
 
-@contextlib.asynccontextmanager
-async def direct(installation: Installation, model: str) -> AsyncGenerator[httpx.AsyncClient]:
-    """vLLM by itself on a unix socket, with the arguments that `declare` gives it; nothing of ours in between."""
-    spec = installation.declare(model)
-    mark = secrets.token_hex(8)
-    folder = Path(tempfile.mkdtemp(prefix="mmref-"))
-    options = [
-        part for key, value in spec["args"].items() for part in ([f"--{key}"] if value is True else [f"--{key}", str(value)])
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [spec["executable"], "serve", spec["model"], "--served-model-name", model, "--uds", str(folder / "s"), *options],
-            env={**os.environ, **ENGINE_ENV, "SPT_NOENV": "1", "TMPDIR": str(folder), MARK: mark},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    try:
-        transport = httpx.AsyncHTTPTransport(uds=str(folder / "s"))
-        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=120) as client:
-            deadline = time.monotonic() + START
-            while not await _healthy(client):
-                text = (folder / "log").read_text()[-3000:]
-                assert process.poll() is None, f"vLLM ended with {process.returncode}:\n{text}"
-                assert time.monotonic() < deadline, f"vLLM was not ready in {START} s:\n{text}"
-                await asyncio.sleep(0.2)
-            yield client
-    finally:
+class Direct:
+    """vLLM by itself on a unix socket, with the arguments that `declare` gives it; nothing of ours in between.
+
+    `begin` starts it, `starting` is true until it serves, and `end` leaves nothing of it.
+    """
+
+    def __init__(self, installation: Installation, model: str, *, names: Sequence[str] = (), **args: Any) -> None:
+        """`names`: under which it is served, if not its own; `args`: more arguments, or others in place of ours."""
+        spec = installation.declare(model)
+        options = [
+            part
+            for key, value in {**spec["args"], **args}.items()
+            for part in ([f"--{key}"] if value is True else [f"--{key}", str(value)])
+        ]
+        self._argv = [
+            *(spec["executable"], "serve", spec["model"]),
+            *("--served-model-name", *(names or (model,)), "--uds"),
+        ]
+        self._options = options
+        self._mark = secrets.token_hex(8)
+
+    def begin(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="mmref-"))
+        self.socket = str(self.folder / "s")
+        self._until = time.monotonic() + START
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*self._argv, self.socket, *self._options],
+                env={**os.environ, **ENGINE_ENV, "SPT_NOENV": "1", "TMPDIR": str(self.folder), MARK: self._mark},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def starting(self) -> bool:
+        """False once `/health` is 200; fails when it ended, or took too long."""
+        assert self.process.poll() is None, f"vLLM ended with {self.process.returncode}:\n{self.log[-3000:]}"
+        assert time.monotonic() < self._until, f"vLLM was not ready in {START} s:\n{self.log[-3000:]}"
+        # Not over httpx, which leaves the socket of a refused connection to the garbage collector.
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(self.socket)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return True
+            connection.settimeout(10)
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: e\r\n\r\n")
+            return not connection.recv(64).startswith(b"HTTP/1.1 200")
+
+    def end(self) -> None:
+        """SIGKILL to the whole tree."""
         deadline = time.monotonic() + 20
-        while (left := marked(mark)) and time.monotonic() < deadline:
+        while (left := marked(self._mark)) and time.monotonic() < deadline:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            process.poll()
-            await asyncio.sleep(0.05)
-        process.wait(5)
-        shutil.rmtree(folder)
+            self.process.poll()
+            time.sleep(0.05)
+        self.process.wait(5)
+        shutil.rmtree(self.folder)
+        assert not left, f"processes of vLLM are left: {left}"
 
 
-async def _healthy(client: httpx.AsyncClient) -> bool:
+@contextlib.asynccontextmanager
+async def direct(installation: Installation, model: str, **args: Any) -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of vLLM by itself; `args` are more arguments, or others in place of ours."""
+    engine = Direct(installation, model, **args)
+    engine.begin()
     try:
-        return (await client.get("/health")).status_code == 200
-    except httpx.TransportError:
-        return False
+        while engine.starting():
+            await asyncio.sleep(0.2)
+        transport = httpx.AsyncHTTPTransport(uds=engine.socket)
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=120) as client:
+            yield client
+    finally:
+        engine.end()

