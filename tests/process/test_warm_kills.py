@@ -31,12 +31,19 @@ SEED = int(os.environ.get("MM_WARM_SEED", str(random.SystemRandom().randrange(2*
 
 @pytest.fixture
 async def warm(owner: str, tmp_path: Path) -> AsyncIterator[WarmRig]:
-    async with warm_rig(owner, tmp_path, fork_deadline=0.5, import_deadline=1.0) as rig:
+    async with warm_rig(owner, tmp_path, fork_deadline=0.5, import_deadline=2.0) as rig:
         yield rig
 
 
-def zombies() -> list[procfs.Stat]:
-    return [s for s in procfs.table().values() if s.ppid == os.getpid() and s.dead]
+@pytest.fixture
+async def patient(owner: str, tmp_path: Path) -> AsyncIterator[WarmRig]:
+    async with warm_rig(owner, tmp_path) as rig:
+        yield rig
+
+
+def zombies() -> set[procfs.ProcessId]:
+    """Dead children of ours that nobody reaped."""
+    return {s.id for s in procfs.table().values() if s.ppid == os.getpid() and s.dead}
 
 
 def strays(rig: WarmRig, allowed: set[int]) -> dict[int, procfs.Stat]:
@@ -66,13 +73,14 @@ async def test_a_zygote_is_killed_at_any_moment(warm: WarmRig) -> None:
     that was running notices; no process, zombie, descriptor or directory is left."""
     print(f"kills: MM_WARM_SEED={SEED} MM_WARM_KILLS={KILLS}")
     rng = random.Random(SEED)
+    others = zombies()
     veteran = await warm.start(warm.plan(model="veteran"))
     await serves(veteran)
     before = len(descriptors(os.getpid()))
     done: Counter[str] = Counter()
     for number in range(KILLS):
         # Another variable every few rounds is another zygote: that of one that was killed too often is given up.
-        env = {"VARIANT": str(number // 5)}
+        env = {"VARIANT": str(number // 2)}
         zygotes = set(warm.zygotes().values())
         how = rng.choice([signal.SIGKILL] * 19 + [signal.SIGSTOP])
         watch = None
@@ -111,14 +119,14 @@ async def test_a_zygote_is_killed_at_any_moment(warm: WarmRig) -> None:
         assert not strays(warm, set(warm.zygotes().values()) | zygotes), "an engine that nobody knows"
     await serves(veteran)
     print("kills:", dict(done))
-    assert done["warm"] > KILLS / 10
+    assert done["warm"] > KILLS / 20
     assert done["local"] > KILLS / 50
     assert done["served"] > done["killed"] * 10
     assert done["between"] > KILLS / 20
     await finish(warm, veteran)
     await warm.launcher.close()
     assert strays(warm, set()) == {}
-    await until(lambda: not zombies(), "zombies to be reaped", 2)
+    await until(lambda: zombies() <= others, "zombies to be reaped", 2)
     assert len(descriptors(os.getpid())) <= before
     assert not [path for path in warm.tmp.iterdir() if path.name.startswith("w")], "work directories are left"
     assert not (warm.tmp / "z").exists()
@@ -183,9 +191,10 @@ async def _served_or_ended(process: LocalProcess) -> str:
 
 
 @pytest.mark.timeout(600)
-async def test_hundreds_of_starts_leave_nothing(warm: WarmRig) -> None:
+async def test_hundreds_of_starts_leave_nothing(patient: WarmRig) -> None:
     """Warm starts and stops in a row: neither the zygote's private memory nor anybody's descriptors grow; no zombie, no
     orphan, no directory; one zygote does it all."""
+    warm, others = patient, zombies()
     sim = {"imports": "50ms"}
     for _ in range(5):
         process = await warm.start(warm.plan(sim))
@@ -209,7 +218,7 @@ async def test_hundreds_of_starts_leave_nothing(warm: WarmRig) -> None:
     assert grown < 1 << 20
     assert len(descriptors(os.getpid())) == ours
     assert len(descriptors(pid)) == its
-    assert zombies() == []
+    assert zombies() <= others
     assert strays(warm, {pid}) == {}
     assert not [path for path in warm.tmp.iterdir() if path.name.startswith("w")]
     assert len(warm.told("zygote.started")) == 1
