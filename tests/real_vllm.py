@@ -113,7 +113,11 @@ class Direct:
             return not connection.recv(64).startswith(b"HTTP/1.1 200")
 
     def end(self) -> None:
-        """SIGKILL to the whole tree."""
+        """SIGTERM, on which vLLM tidies up its shared memory, then SIGKILL to what is left of the tree."""
+        deadline = time.monotonic() + 10
+        self.process.terminate()
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
         deadline = time.monotonic() + 20
         while (left := marked(self._mark)) and time.monotonic() < deadline:
             for pid in left:

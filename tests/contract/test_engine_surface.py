@@ -324,6 +324,70 @@ def test_bodies_that_are_wrong(engine: Target, content: bytes) -> None:
     assert answer.json()["error"]["message"]
 
 
+QUESTION = [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "words"),
+    [
+        (CHAT, {"temperature": 3}, "temperature", "must be in [0, 2]"),
+        (CHAT, {"temperature": -1}, "temperature", "must be non-negative"),
+        (CHAT, {"temperature": "hot"}, "body.temperature", "'float_parsing'"),
+        (CHAT, {"top_p": 2}, "top_p", "must be in (0, 1]"),
+        (CHAT, {"n": 0}, None, "n must be at least 1"),
+        (CHAT, {"n": 2, "temperature": 0}, None, "n must be 1 when using greedy sampling"),
+        (CHAT, {"max_tokens": 0}, "max_tokens", "must be at least 1"),
+        (CHAT, {"max_tokens": 3, "min_tokens": 5}, None, "min_tokens must be less than or equal to max_tokens=3"),
+        (CHAT, {"max_tokens": 10**6}, "max_tokens", "cannot be greater than max_model_len"),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs", "`logprobs` must be set"),
+        (CHAT, {"tool_choice": "auto"}, "tool_choice", "`tools` must be set"),
+        (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "only be defined when `stream=True`"),
+        (CHAT, {"messages": []}, None, "empty conversation"),
+        ("/v1/completions", {"prompt": ""}, "prompt", "must be provided and non-empty"),
+        ("/v1/completions", {"prompt": []}, None, "at least one prompt"),
+        ("/v1/completions", {}, "prompt", "must be provided and non-empty"),
+        ("/v1/messages", {"model": "", "max_tokens": 3}, "body.model", "Model is required"),
+        ("/v1/messages", {"model": "first/name"}, "body.max_tokens", "'missing'"),
+        ("/v1/messages", {"model": "first/name", "max_tokens": 0}, "body.max_tokens", "must be positive"),
+        ("/v1/responses", {}, "body.input", "'missing'"),
+    ],
+)  # fmt: skip
+def test_values_that_are_wrong(
+    engine: Target, path: str, fields: Mapping[str, Any], param: str | None, words: str
+) -> None:
+    """What cannot be done is a 400 that names the field, streaming or not, before anything is generated."""
+    body = {"messages": QUESTION, **fields}
+    for streaming in (False, True) if "stream_options" not in fields else (False,):
+        answer = engine.http.post(path, json={**body, "stream": streaming})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, 400, param), answer.text
+        assert words in error["message"]
+
+
+def test_an_empty_conversation_in_messages(engine: Target) -> None:
+    """What vLLM finds out after its validation is told in Anthropic's shape."""
+    answer = engine.http.post("/v1/messages", json=messages_body(engine, messages=[]))
+    assert answer.status_code == 400
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"].keys() == {"type", "message"}
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_several_choices(engine: Target, path: str) -> None:
+    """`n`: so many choices, numbered; the prompt is counted once, streaming or not."""
+    body = {"prompt": "x", "messages": QUESTION, "n": 2, "max_tokens": 3, "ignore_eos": True, "temperature": 1}
+    answer = engine.http.post(path, json=body).json()
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert answer["usage"]["completion_tokens"] == 6
+    chunks = [data for _, data in stream(engine.http, path, {**body, "stream_options": {"include_usage": True}})[:-1]]
+    assert {choice["index"] for chunk in chunks for choice in chunk["choices"]} == {0, 1}
+    assert chunks[-1]["usage"] == {
+        **chunks[-1]["usage"],
+        "completion_tokens": 6,
+        "prompt_tokens": answer["usage"]["prompt_tokens"],
+    }
+
+
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages", "/v1/responses", "/tokenize"])
 def test_only_json_is_taken(engine: Target, path: str) -> None:
     """A body that does not call itself application/json is a 400."""
@@ -420,6 +484,28 @@ def test_embeddings_are_unit_vectors(embedder: Target) -> None:
     assert vectors[0] != pytest.approx(vectors[1], abs=1e-3)
     assert sum(x * x for x in vectors[0]) == pytest.approx(1.0, abs=1e-3)
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "param", "words"),
+    [
+        ("/v1/embeddings", {"input": "x", "model": "nope"}, 404, None, "The model `nope` does not exist."),
+        ("/v1/embeddings", {"input": []}, 400, None, "at least one prompt"),
+        ("/v1/embeddings", {}, 400, "body.input", "'missing'"),
+        ("/v1/embeddings", {"input": "x", "encoding_format": "nope"}, 400, "body.encoding_format", "'literal_error'"),
+        ("/score", {"text_1": ["x", "y"], "text_2": ["x", "y", "z"]}, 400, None, "1:1, 1:N or N:N"),
+        ("/rerank", {"query": "x", "documents": []}, 400, None, "At least one text_pair"),
+        ("/rerank", {"query": "x", "documents": ["y"], "top_n": -1}, 400, "body.top_n", "'greater_than_equal'"),
+    ],
+)
+def test_pooling_that_is_wrong(
+    embedder: Target, path: str, fields: Mapping[str, Any], status: int, param: str | None, words: str
+) -> None:
+    """As for models that generate, but an unknown model is told without the known ones."""
+    answer = embedder.http.post(path, json=fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (status, status, param), answer.text
+    assert words in error["message"]
 
 
 def test_an_embedding_model_does_not_generate(embedder: Target) -> None:

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from vllm_mm.sim import errors
+from vllm_mm.sim import errors, sampling
 from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt
 from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
 from vllm_mm.sim.options import VERSION
@@ -21,13 +21,33 @@ async def chat_completions(call: Call) -> None:
     body = service.body(request)
     prompt = chat_prompt(body)
     limits = limits_of(body, "max_completion_tokens", "max_tokens")
+    sampling.check_chat(body)
+    count = sampling.choices_of(body)
     service.check_model(body)
     plan = service.plan(prompt, limits)
     identity = service.request_id(request, "chatcmpl")
     if body.get("stream"):
-        await _Stream(call, body, _ChatChunks(identity, service.name)).run([plan])
+        await _Stream(call, body, _ChatChunks(identity, service.name)).run([plan] * count, plan.prompt_tokens)
         return
-    text, count, reason = await service.collect(plan)
+    choices: list[Body] = []
+    total = 0
+    for index in range(count):
+        text, tokens, reason = await service.collect(plan)
+        total += tokens
+        choices.append(
+            {
+                "index": index,
+                "message": {
+                    "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
+                    "function_call": None, "reasoning": None,
+                },
+                "logprobs": _chat_logprobs(plan, 0, tokens) if body.get("logprobs") else None,
+                "finish_reason": reason,
+                "stop_reason": plan.stop_reason,
+                "token_ids": None,
+                "routed_experts": None,
+            }
+        )  # fmt: skip
     writer.json(
         200,
         {
@@ -35,23 +55,10 @@ async def chat_completions(call: Call) -> None:
             "object": "chat.completion",
             "created": int(time.time()),
             "model": service.name,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {
-                        "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
-                        "function_call": None, "reasoning": None,
-                    },
-                    "logprobs": _chat_logprobs(plan, 0, count) if body.get("logprobs") else None,
-                    "finish_reason": reason,
-                    "stop_reason": plan.stop_reason,
-                    "token_ids": None,
-                    "routed_experts": None,
-                }
-            ],
+            "choices": choices,
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
-            "usage": usage_of(plan.prompt_tokens, count),
+            "usage": usage_of(plan.prompt_tokens, total),
             "prompt_logprobs": None,
             "prompt_token_ids": None,
             "prompt_text": None,
@@ -59,7 +66,7 @@ async def chat_completions(call: Call) -> None:
             "ec_transfer_params": None,
             "metrics": None,
         },
-    )  # fmt: skip
+    )
 
 
 async def completions(call: Call) -> None:
@@ -70,22 +77,25 @@ async def completions(call: Call) -> None:
     limits = limits_of(body, "max_tokens")
     if limits.max_tokens is None:
         limits = Limits(16, limits.min_tokens, limits.ignore_eos, limits.stop)
+    count = sampling.choices_of(body)
     service.check_model(body)
-    plans = [service.plan(prompt, limits) for prompt in prompts]
+    each = [service.plan(prompt, limits) for prompt in prompts]
+    plans = [plan for plan in each for _ in range(count)]
+    prompt_tokens = sum(plan.prompt_tokens for plan in each)
     identity = service.request_id(request, "cmpl")
     if body.get("stream"):
-        await _Stream(call, body, _TextChunks(identity, service.name)).run(plans)
+        await _Stream(call, body, _TextChunks(identity, service.name)).run(plans, prompt_tokens)
         return
     choices: list[Body] = []
     total = 0
     for index, plan in enumerate(plans):
-        text, count, reason = await service.collect(plan)
-        total += count
+        text, tokens, reason = await service.collect(plan)
+        total += tokens
         choices.append(
             {
                 "index": index,
-                "text": (prompts[index] if body.get("echo") else "") + text,
-                "logprobs": _text_logprobs(plan, 0, count) if body.get("logprobs") is not None else None,
+                "text": (prompts[index // count] if body.get("echo") else "") + text,
+                "logprobs": _text_logprobs(plan, 0, tokens) if body.get("logprobs") is not None else None,
                 "finish_reason": reason,
                 "stop_reason": plan.stop_reason,
                 "token_ids": None,
@@ -104,7 +114,7 @@ async def completions(call: Call) -> None:
             "choices": choices,
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
-            "usage": usage_of(sum(plan.prompt_tokens for plan in plans), total),
+            "usage": usage_of(prompt_tokens, total),
             "kv_transfer_params": None,
             "ec_transfer_params": None,
             "metrics": None,
@@ -183,9 +193,9 @@ class _Stream:
         self._prompt_tokens = 0
         self._counted = 0
 
-    async def run(self, plans: list[Plan]) -> None:
+    async def run(self, plans: list[Plan], prompt_tokens: int) -> None:
         """One plan after the other, to [DONE]."""
-        self._prompt_tokens = sum(plan.prompt_tokens for plan in plans)
+        self._prompt_tokens = prompt_tokens
         self._writer.start()
         try:
             for index, plan in enumerate(plans):
@@ -253,12 +263,14 @@ def _usage_wanted(service: Service, body: Body) -> tuple[bool, bool]:
 
 def _prompts(prompt: object) -> list[str]:
     """One or more prompts, as text or tokens. Raises ApiError."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, str) and prompt:
         return [prompt]
     if tokens := as_tokens(prompt):
         return [detokenize(tokens)]
     if items := as_list(prompt):
         return [text for item in items for text in _prompts(item)]
+    if items == []:
+        raise errors.refused("You must pass at least one prompt")
     raise errors.refused("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 
 

@@ -26,20 +26,24 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
 
 
-def unknown_model(name: str, aliases: tuple[str, ...]) -> ApiError:
-    """404; the valid aliases are named."""
+def unknown_model(name: str, aliases: tuple[str, ...] = ()) -> ApiError:
+    """404; the valid aliases are named, but not by the pooling routes."""
+    if not aliases:
+        return ApiError(404, f"The model `{name}` does not exist.", "NotFoundError")
     return ApiError(
         404, f"The model `{name}` does not exist. Valid aliases: {', '.join(aliases)}.", "NotFoundError", "model"
     )
 
 
-def invalid(field: str, message: str, value: object = None, kind: str = "value_error") -> ApiError:
-    """400 for one field of the body that failed validation; an object or a list is only counted."""
+def invalid(field: str, message: str, value: object = None, kind: str = "value_error", *, cause: str = "") -> ApiError:
+    """400 for one field of the body that failed validation; an object or a list is only counted. `cause`: the ValueError
+    of a check of vLLM's own."""
     shown = str(value)[:200]
     if isinstance(value, (list, dict)):
         container = cast("Sized", value)
         shown = f"<{type(container).__name__} of {len(container)} items>"
-    detail = f"{{'type': '{kind}', 'loc': 'body.{field}', 'msg': '{message}', 'input': {shown!r}}}"
+    context = f", 'ctx': {{'error': ValueError({cause!r})}}" if cause else ""
+    detail = f"{{'type': '{kind}', 'loc': 'body.{field}', 'msg': '{message}', 'input': {shown!r}{context}}}"
     return ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{field}" if field else "body")
 
 
@@ -66,10 +70,10 @@ def http_error(status: int, message: str) -> ApiError:
 
 
 @contextlib.contextmanager
-def anthropic_shape() -> Generator[None]:
-    """What fails in here is answered in Anthropic's shape (vLLM's validation of a body is not)."""
+def anthropic_shape(only: str = "") -> Generator[None]:
+    """What fails in here (with the type `only`, if given) is answered in Anthropic's shape. vLLM's validation of a body is not."""
     try:
         yield
     except ApiError as error:
-        error.anthropic = True
+        error.anthropic = only in {"", error.kind}
         raise

@@ -16,10 +16,13 @@ async def messages(call: Call) -> None:
     _check_model_is_named(body)
     if body.get("max_tokens") is None:
         raise errors.missing("max_tokens", body)
+    if isinstance(most := body["max_tokens"], int) and most < 1:
+        message = "Value error, max_tokens must be positive"
+        raise errors.invalid("max_tokens", message, most, cause="max_tokens must be positive")
     limits = limits_of(body, "max_tokens")
     with errors.anthropic_shape():
         service.check_model(body)
-        plan = service.plan(prompt, limits)
+        plan = service.plan(prompt, limits, field_name="max_completion_tokens")
     identity = service.request_id(call.request, "chatcmpl")
     if body.get("stream"):
         await _stream(call, plan, identity)
@@ -104,11 +107,12 @@ def _check_model_is_named(body: Body) -> None:
     if not isinstance(model, str):
         raise errors.invalid("model", "Input should be a valid string", model, "string_type")
     if not model:
-        raise errors.invalid("model", "Value error, Model is required", model)
+        raise errors.invalid("model", "Value error, Model is required", model, cause="Model is required")
 
 
 def _prompt(body: Body) -> str:
     """The system text and the messages in a chat template. Raises ApiError."""
     system = body.get("system")
-    prompt = chat_prompt(body)
+    with errors.anthropic_shape(only="BadRequestError"):
+        prompt = chat_prompt(body)
     return f"<|system|>{text_of(system)}\n{prompt}" if system is not None else prompt

@@ -19,7 +19,7 @@ async def embeddings(call: Call) -> None:
     kind = body.get("encoding_format") or "float"
     if kind not in {"float", "base64"}:
         raise errors.invalid("encoding_format", "Input should be 'float' or 'base64'", kind, "literal_error")
-    service.check_model(body)
+    service.check_model(body, pooling=True)
     tokens = await _compute(service, texts)
     vectors = [embedding(service.name, text, _dimensions(service, body), garbled=_garbled(service)) for text in texts]
     data = [
@@ -33,7 +33,7 @@ async def pooling(call: Call) -> None:
     """POST /pooling: the vector of each input."""
     service, body = call.service, call.service.body(call.request)
     texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
-    service.check_model(body)
+    service.check_model(body, pooling=True)
     tokens = await _compute(service, texts)
     size = service.options.profile.dimensions if service.options.profile.task == "embed" else _LABELS
     data = [
@@ -47,7 +47,7 @@ async def classify(call: Call) -> None:
     """POST /classify: the probabilities of two labels for each input."""
     service, body = call.service, call.service.body(call.request)
     texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
-    service.check_model(body)
+    service.check_model(body, pooling=True)
     tokens = await _compute(service, texts)
     data: list[Body] = []
     for index, text in enumerate(texts):
@@ -66,7 +66,7 @@ async def scores(call: Call) -> None:
             break
     else:
         raise errors.missing("queries", body)
-    service.check_model(body)
+    service.check_model(body, pooling=True)
     if len(queries) not in {1, len(documents)}:
         raise errors.refused("Input lengths must be either 1:1, 1:N or N:N")
     if len(queries) == 1:
@@ -88,9 +88,11 @@ async def rerank(call: Call) -> None:
         raise errors.invalid("query", "Input should be a valid string", query, "string_type")
     documents = _texts(body, "documents")
     top = body.get("top_n") or 0
-    if isinstance(top, bool) or not isinstance(top, int) or top < 0:
-        raise errors.invalid("top_n", "Input should be a valid integer of at least 0", top, "int_parsing")
-    service.check_model(body)
+    if isinstance(top, bool) or not isinstance(top, int):
+        raise errors.invalid("top_n", "Input should be a valid integer", top, "int_type")
+    if top < 0:
+        raise errors.invalid("top_n", "Input should be greater than or equal to 0", top, "greater_than_equal")
+    service.check_model(body, pooling=True)
     tokens = await _compute(service, [f"{query}\n{document}" for document in documents])
     results = [
         {
@@ -143,6 +145,12 @@ def _texts(body: Body, name: str) -> list[str]:
     if not items:
         if value is None:
             raise errors.missing(name, body)
+        if value == []:
+            raise errors.refused(
+                "At least one text_pair element must be given"
+                if name == "documents"
+                else "You must pass at least one prompt"
+            )
         raise errors.invalid(name, "Input should be a valid string", value, "string_type")
     texts: list[str] = []
     for item in items:

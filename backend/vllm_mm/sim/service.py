@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_mm.sim import errors
+from vllm_mm.sim import errors, sampling
 from vllm_mm.sim.bodies import Body, as_list, as_object
 from vllm_mm.sim.client import Engine
 from vllm_mm.sim.log import Log
@@ -91,7 +91,7 @@ class Service:
             content = json.loads(request.body)
         except json.JSONDecodeError as error:
             detail = (
-                f"{{'type': 'json_invalid', 'loc': 'body.{error.pos}', 'msg': 'JSON decode error', 'input': {{}}, "
+                f"{{'type': 'json_invalid', 'loc': 'body.{error.pos}', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', "
                 f"'ctx': {{'error': '{error.msg}'}}}}"
             )
             raise errors.ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{error.pos}") from None
@@ -102,13 +102,13 @@ class Service:
             raise errors.invalid("", "Input should be a valid dictionary", kind="model_attributes_type")
         return body
 
-    def check_model(self, body: Mapping[str, Any]) -> None:
+    def check_model(self, body: Mapping[str, Any], *, pooling: bool = False) -> None:
         """Raises ApiError for a model that is not served, or a name that is no text."""
         model = body.get("model")
         if model is not None and not isinstance(model, str):
             raise errors.invalid("model", "Input should be a valid string", model, "string_type")
         if model and model not in self.options.served_names:
-            raise errors.unknown_model(model, self.options.served_names)
+            raise errors.unknown_model(model, () if pooling else self.options.served_names)
 
     def request_id(self, request: Request, prefix: str) -> str:
         """`X-Request-Id` with the prefix of the kind of answer, else a new one."""
@@ -248,14 +248,17 @@ def limits_of(body: Mapping[str, Any], *names: str) -> Limits:
     stops = (stop,) if isinstance(stop, str) else tuple(str(item) for item in as_list(stop) or ())
     temperature = body.get("temperature")
     if temperature is not None and not isinstance(temperature, (int, float)):
-        raise errors.invalid("temperature", "Input should be a valid number", temperature, "float_parsing")
+        message = "Input should be a valid number, unable to parse string as a number"
+        raise errors.invalid("temperature", message, temperature, "float_parsing")
     if temperature is not None and (temperature < 0 or math.isnan(temperature)):
         raise errors.refused(
             f"temperature must be non-negative, got {temperature:.1f}.", "temperature", float(temperature)
         )
+    least = int(body.get("min_tokens") or 0)
+    sampling.check_tokens(least, most)
     return Limits(
         max_tokens=most,
-        min_tokens=int(body.get("min_tokens") or 0),
+        min_tokens=least,
         ignore_eos=bool(body.get("ignore_eos")),
         stop=tuple(filter(None, stops)),
     )
