@@ -82,7 +82,7 @@ class Checks:
 
         `probing` is called before each try of the token.
         """
-        delay = 0.03
+        delay, began = 0.03, self._clock.now()
         while True:
             if await self.answers():
                 probing()
@@ -91,7 +91,8 @@ class Checks:
                 except MMError as error:
                     log.info("%s: healthy, but the probe failed: %s", self._spec.id, error)
             await self._clock.sleep(delay)
-            delay = min(delay * 1.3, 0.5)
+            # A start of some seconds should not end with half a second of nobody asking.
+            delay = min(delay * 1.3, max(0.1, min(0.5, (self._clock.now() - began) / 100)))
 
     async def until_useless(
         self, every: float, stuck: float, reads: Callable[[], int], count: Callable[[], int]

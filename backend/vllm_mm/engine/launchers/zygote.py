@@ -125,7 +125,9 @@ def _import_models(architectures: Iterable[str], model_types: Iterable[str], pro
             registry = importlib.import_module("vllm.model_executor.models.registry")
             known = registry.ModelRegistry.models.get(name)
             if known is not None:
-                known.load_model_cls()
+                # Known by its class, vLLM need not ask a process of its own about it (a lazy entry is inspected in a
+                # subprocess with all the imports once more, unless the cache root has the answer of an earlier start).
+                registry.ModelRegistry.register_model(name, known.load_model_cls())
         except Exception as error:
             problems.append(f"architecture {name}: {type(error).__name__}: {error}")
     for name in model_types:
@@ -137,6 +139,16 @@ def _import_models(architectures: Iterable[str], model_types: Iterable[str], pro
             problems.append(f"model type {name}: {type(error).__name__}: {error}")
 
 
+_CPU_MODULES = (
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu_model_runner",
+    "vllm.distributed.elastic_ep.elastic_execute",
+    "vllm.v1.pool.flash_maxsim",
+    "vllm.model_executor.layers.quantization.online.base",
+)
+"""Imported late by engines on the CPU; on GPUs they might touch a device."""
+
+
 def _import_platform(problems: list[str]) -> None:
     """The platform's worker, model runner and kernels: what EngineCore imports late."""
     try:
@@ -144,7 +156,7 @@ def _import_platform(problems: list[str]) -> None:
         platform = platforms.current_platform
         kind = getattr(platform, "device_type", "")
         if kind == "cpu":
-            _import_all(["vllm.v1.worker.cpu_worker", "vllm.v1.worker.cpu_model_runner"], problems)
+            _import_all(_CPU_MODULES, problems)
         elif kind == "cuda":
             _import_all(["vllm.v1.worker.gpu_worker", "vllm.v1.worker.gpu_model_runner"], problems)
         if kind == "cpu" and hasattr(platform, "import_kernels"):
