@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import peers
+import policies
 import start
 from peers import Target, Unavailable
 
@@ -254,6 +255,7 @@ def main() -> int:
     )
     one.set_defaults(act=proxy)
     start.add_to(kinds)
+    policies.add_to(kinds)
     options = parser.parse_args()
     return options.act(options)
 

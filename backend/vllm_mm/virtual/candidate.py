@@ -117,7 +117,7 @@ class _Board:
     def _load(self, lane: Lane, wish: DeviceWish) -> Decision:
         overdue = self._overdue_at(lane) <= self._now
         may_go = [(r, self._goes_at(r, overdue=overdue)) for r in self._residents]
-        found = self._place(lane, wish, [r for r, at in may_go if at <= self._now])
+        found = self._place(lane, wish, [r for r, at in may_go if r.pinned or at <= self._now])
         if isinstance(found, Placement):
             return self._take(lane, found, overdue=overdue)
         if found.permanent:

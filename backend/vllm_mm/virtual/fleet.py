@@ -126,7 +126,7 @@ class Fleet:
                 self._event(kind, name, what)
             # All that happens at one moment is seen by one decision.
             again = following.at if following is not None else inf
-            if (self._kicked or self._slots) and min(again, self._heap[0][0] if self._heap else inf) > self.now:
+            while (self._kicked or self._slots) and min(again, self._heap[0][0] if self._heap else inf) > self.now:
                 self._round()
             if self._waiting == 0 and following is None and not any(b.running for b in self._bodies.values()):
                 break
@@ -444,6 +444,7 @@ class Fleet:
             del self._prompts[ticket.id]
             self._out.refused.append(Unserved(body.model.id, ticket.arrived, self.now, reason))
         self._leave_lane(body, tickets)
+        self._kick()  # others may have been waiting behind them
 
     def _begin_loads(self) -> None:
         """Loads begin when their memory is there and nobody else sizes its cache on their devices."""

@@ -26,7 +26,7 @@ class Kind(StrEnum):
     BURSTS = "bursts"
     """Busy and calm spells, and runs of requests for the same model."""
     DAY = "day"
-    """A day's rise and fall, whose peak comes at another hour for each model."""
+    """A day's rise and fall, highest at noon; each model has its own best hour, the most wanted one at noon."""
 
 
 def popularity(count: int, skew: float) -> list[float]:
@@ -77,7 +77,7 @@ def tag(
 
 def _at_hour(at: float, count: int, skew: float) -> list[float]:
     return [
-        share * (1 + 0.9 * math.cos(2 * math.pi * (at / DAY - place / count)))
+        share * (1 + 0.9 * math.cos(2 * math.pi * (at / DAY - 0.5 - place / count)))
         for place, share in enumerate(popularity(count, skew))
     ]
 

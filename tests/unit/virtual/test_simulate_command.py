@@ -1,0 +1,198 @@
+"""`vllm-mm simulate`: what it takes, what it prints, and what it says when something is wrong."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cli_rig import Cli
+
+CONFIG = """\
+devices: [{id: sim0, memory: 24GiB, simulated: true}]
+swap: {max_wait: 10s, min_dwell: 2s}
+defaults: {engine: sim}
+models:
+  small: {sim: {weights: 1GiB, load_bandwidth: 1GiB/s, kv_cache: 1GiB}, aliases: [gpt]}
+  large: {sim: {weights: 15GiB, load_bandwidth: 3GiB/s, kv_cache: 8GiB}}
+"""
+TRACE = "timestamp,model,prompt_tokens,output_tokens\n0,gpt,10,100\n1,large,10,100\n60,small,10,100\n"
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    (tmp_path / "vllm-mm.yaml").write_text(CONFIG)
+    (tmp_path / "t.csv").write_text(TRACE)
+    return Cli(tmp_path)
+
+
+def results(cli: Cli, *args: str) -> dict[str, Any]:
+    done = cli.now("simulate", *args, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_trace_over_the_configuration(cli: Cli) -> None:
+    """Aliases count; times, sizes and rules are the configuration's own: loads of 1 s and 5 s, evicted after 2 s."""
+    found = results(cli, "t.csv")
+    assert found["devices"] == {"sim0": 24 * 2**30}
+    assert found["models"] == {"small": 2 * 2**30, "large": 23 * 2**30}
+    assert (found["terms"]["max_wait"], found["terms"]["min_dwell"]) == (10.0, 2.0)
+    (brain,) = found["results"]
+    assert (brain["policy"], brain["starts"], brain["swaps"], brain["bound"]["held"]) == ("brain", 3, 3, True)
+    assert [m["wait"]["p50"] for m in brain["models"]] == pytest.approx([1.0, 8.0], abs=1.01)
+
+
+def test_what_ifs_change_the_answer(cli: Cli) -> None:
+    """48 GiB hold both: no eviction. A sleep budget turns starts into wakes. An engine that takes longer is waited for."""
+    assert [r["evictions"] for r in results(cli, "t.csv", "--policy", "brain,lru")["results"]] == [2, 2]
+    assert results(cli, "t.csv", "--memory", "48GiB")["results"][0]["evictions"] == 0
+    slept = results(cli, "t.csv", "--sleep-budget", "64GiB")["results"][0]
+    assert (slept["starts"], slept["wakes"]) == (2, 1)
+    slow = results(cli, "t.csv", "--load", "100s")["results"][0]
+    assert slow["wait"]["max"] > 100
+    assert results(cli, "t.csv", "--load", "100s", "--patience", "50s")["results"][0]["timed_out"] == 2
+    assert results(cli, "t.csv", "--max-wait", "1m", "--min-dwell", "0")["terms"]["max_wait"] == 60.0
+
+
+def test_times_come_from_a_file_too(cli: Cli) -> None:
+    """By model, with a default; options are stronger."""
+    (cli.cwd / "times.yaml").write_text("default: {load: 50s}\nlarge: {load: 70s, decode: 10}\n")
+    waits = [m["wait"]["max"] for m in results(cli, "t.csv", "--times", "times.yaml")["results"][0]["models"]]
+    assert waits[0] >= 50
+    assert waits[1] >= 50 + 70
+    assert results(cli, "t.csv", "--times", "times.yaml", "--load", "1s")["results"][0]["wait"]["max"] < 50
+    for text, told in (
+        ("- 1\n", "expected model ids"), ("small: 3\n", "small: expected times"), ("small: {lod: 3}\n", "the times of small: lod is unknown"),
+        ("a: [\n", "it is not YAML"),
+    ):  # fmt: skip
+        (cli.cwd / "times.yaml").write_text(text)
+        done = cli.now("simulate", "t.csv", "--times", "times.yaml")
+        assert (done.exit_code, told in done.stderr) == (1, True), done.stderr
+
+
+def test_tables_for_people(cli: Cli) -> None:
+    """Policies side by side, then by model."""
+    done = cli.now("simulate", "zipf6", "--models", "6", "--policy", "brain,lru,fifo")
+    assert done.exit_code == 0, done.output
+    assert "584 requests in 1.00 h over 6 models on sim0 (10GiB)" in done.stdout
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line.split()[:1] not in ([], ["POLICY"])]
+    assert rows[1:4] == ["brain", "lru", "fifo"]
+    assert rows.count("brain") == 7
+    assert "BROKEN" in next(line for line in done.stdout.splitlines() if line.startswith("fifo"))
+
+
+def test_a_trace_without_models_is_tagged(cli: Cli) -> None:
+    """With those of the configuration, the same ones for the same seed."""
+    rows = "".join(f"{i},10,10\n" for i in range(0, 600, 3))
+    (cli.cwd / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    first = results(cli, "azure.csv", "--tags", "bursts", "--seed", "4")
+    assert first == results(cli, "azure.csv", "--tags", "bursts", "--seed", "4")
+    counts = [m["wait"]["count"] for m in first["results"][0]["models"]]
+    assert sum(counts) == 200
+    assert min(counts) > 0
+
+
+def test_a_made_up_trace_is_printed(cli: Cli) -> None:
+    """For the models of the configuration, or for so many; it can be simulated."""
+    own = cli.now("simulate", "--generate", "zipf", "--rate", "0.1/s", "--seed", "2")
+    assert own.stdout.splitlines()[0] == "timestamp,model,prompt_tokens,output_tokens"
+    assert {line.split(",")[1] for line in own.stdout.splitlines()[1:]} == {"small", "large"}
+    six = cli.now("simulate", "--generate", "bursts", "--models", "6", "--rate", "603/h", "--hours", "2")
+    assert len(six.stdout.splitlines()) == pytest.approx(1206, rel=0.5)
+    (cli.cwd / "own.csv").write_text(own.stdout)
+    assert results(cli, "own.csv")["requests"] == len(own.stdout.splitlines()) - 1
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        ((), 2, "which trace?"),
+        (("nothing.csv",), 1, "there is no file nothing.csv; the traces that come with the product are"),
+        (
+            ("zipf6",),
+            1,
+            "zipf6 asks for model-1, model-2, model-3, model-4, model-5, ..., but the models are small, large",
+        ),
+        (("t.csv", "--policy", "best"), 2, "best is no policy; there are brain"),
+        (("t.csv", "--memory", "much"), 2, "'much' is not a size"),
+        (("t.csv", "--tags", "odd"), 2, "odd is no kind of trace; there are zipf, bursts, day"),
+        (("--generate", "zipf", "--rate", "fast"), 2, "'fast' is no rate"),
+        (("t.csv", "--learned", "--data-dir", "nowhere"), 1, "nothing has been learned yet"),
+        (("t.csv", "--config", "missing.yaml"), 1, "the configuration cannot be used"),
+        (("t.csv", "--times", "missing.yaml"), 1, "missing.yaml: No such file"),
+    ],
+)
+def test_mistakes_are_told(cli: Cli, args: tuple[str, ...], code: int, told: str) -> None:
+    """With what would be right, and the exit code of its kind."""
+    done = cli.now("simulate", *args)
+    assert (done.exit_code, told in done.stderr) == (code, True), done.stderr
+
+
+def test_no_models_is_told(cli: Cli) -> None:
+    (cli.cwd / "vllm-mm.yaml").write_text("")
+    done = cli.now("simulate", "zipf6")
+    assert (done.exit_code, "--models 6" in done.stderr) == (2, True)
+
+
+def test_what_a_server_has_learned_counts(cli: Cli) -> None:
+    """The median load time of the database, over that of the profile: 44 s, and a second to stop the other for it."""
+    import asyncio
+
+    from vllm_mm.clock import RealClock
+    from vllm_mm.settings import load
+    from vllm_mm.store.database import Database
+    from vllm_mm.store.launches import Launches
+
+    data = ("--data-dir", str(cli.cwd / "state"))
+    assert cli.now("db", "upgrade", *data).exit_code == 0
+
+    async def learn() -> None:
+        database = Database(load(cli.cwd / "vllm-mm.yaml", {"paths.data_dir": str(cli.cwd / "state")}).database_url)
+        for number, took in enumerate((40.0, 44.0, 90.0), 1):
+            await Launches(database, RealClock()).record_start("small", number, 100.0, 100.0 + took, {}, "ready", "")
+        await database.close()
+
+    asyncio.run(learn())
+    found = results(cli, "t.csv", "--learned", *data)["results"][0]["models"][0]
+    assert found["wait"]["max"] == pytest.approx(45.0, abs=0.1)
+
+
+def test_drawing_without_matplotlib_says_how_to_get_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = cli.now("simulate", "t.csv", "--plot", "out.png")
+    assert (done.exit_code, "pip install 'vllm-mm[plot]'" in done.stderr) == (1, True)
+
+
+def test_a_picture_has_an_axis_for_the_waits_and_one_per_policy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn, on a stand-in for matplotlib: every load of every policy is a bar."""
+    bars: list[Any] = []
+    saved: list[Path] = []
+
+    class Drawn:
+        def __getattr__(self, name: str) -> Any:
+            def call(*args: Any, **_: Any) -> Any:
+                if name == "broken_barh":
+                    bars.append(args[0])
+                if name == "savefig":
+                    saved.append(args[0])
+                return Drawn()
+
+            return call
+
+    def subplots(rows: int, *_: Any, **__: Any) -> Any:
+        return Drawn(), [[Drawn()] for _ in range(rows)]
+
+    pyplot = ModuleType("matplotlib.pyplot")
+    pyplot.subplots, pyplot.close = subplots, lambda _: None  # type: ignore[attr-defined]  # a stand-in
+    mpl = ModuleType("matplotlib")
+    mpl.use = lambda _: None  # type: ignore[attr-defined]  # as above
+    monkeypatch.setitem(sys.modules, "matplotlib", mpl)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", pyplot)
+    done = cli.now("simulate", "t.csv", "--plot", "out.png", "--policy", "brain,fifo")
+    assert done.exit_code == 0, done.output
+    assert saved == [Path("out.png")]
+    assert sum(len(b) for b in bars) == 2 * 2 * 3  # stays and loads of two policies, three each
