@@ -92,8 +92,9 @@ from pathlib import Path
 
 def note(name, number):
     path = Path(os.environ["NOTES"]) / name
-    path.with_suffix(".new").write_text(f"{number}\\n")
-    path.with_suffix(".new").rename(path)
+    new = path.with_suffix(f".{os.getpid()}")  # two scripts may note the same thing at once
+    new.write_text(f"{number}\\n")
+    new.rename(path)
 
 def forever():
     while True:
