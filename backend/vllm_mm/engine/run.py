@@ -4,7 +4,6 @@ A run decides nothing about the state of its instance: what happens to it, it te
 """
 
 import asyncio
-import contextlib
 import errno
 import signal
 from collections.abc import Callable, Mapping
@@ -171,6 +170,8 @@ class Run:
         self.last_tail = process.tail(TAIL)
         loading = self._in(lc.LOADING)
         known = self.log.failure if loading else None
+        if known is not None and self._distrusted and self._plan is not None:
+            self._tools.launcher.vindicate(self._plan)  # another way failed for a reason of the model's own
         if known is None and await self._another_way(process, end.status):
             return
         permanent = known is not None and known.permanent
@@ -319,10 +320,17 @@ class Run:
             patience.cancel()
 
     async def _whatever_started(self) -> EngineProcess | None:
-        if self._launching is not None:
-            with contextlib.suppress(OSError, MMError):
-                self.process = await self._launching
-            self._launching = None
+        launching, self._launching = self._launching, None
+        if launching is not None:
+            # It may wait for minutes of imports. A launcher that is cancelled leaves nothing behind.
+            launching.cancel()
+            await asyncio.wait({launching})
+            if not launching.cancelled():
+                error = launching.exception()
+                if error is None:
+                    self.process = launching.result()
+                elif not isinstance(error, OSError | MMError):
+                    raise error
         return self.process
 
     def drop_channels(self) -> None:

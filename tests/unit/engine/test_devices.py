@@ -371,8 +371,11 @@ def test_a_listed_gpu_that_is_not_there_is_a_mistake_in_the_configuration(tmp_pa
 def test_ours_are_those_with_our_mark() -> None:
     """Whoever started them: engines of an earlier controller count too."""
     env = {**os.environ, "MM_ENGINE_OWNER": "o", "MM_ENGINE_LAUNCH": "t"}
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env)
+    code = "print(flush=True); input()"  # its environment can be read only some time after the exec
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
     try:
+        assert child.stdout is not None
+        assert child.stdout.readline()
         assert owned_by("o")(child.pid)
         assert not owned_by("p")(child.pid)
         assert not owned_by("o")(ME)
