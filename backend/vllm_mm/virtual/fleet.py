@@ -8,21 +8,18 @@ What is not modelled: failures, KV caches that overflow, and freezing of request
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count
 from math import inf
 
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.residency import Device, Ledger, Placement, Resident, place
-from vllm_mm.domain.scheduling import Grant, Hold, Lane, Load, Rules, Ticket, View
-from vllm_mm.domain.specs import DeviceWish
+from vllm_mm.domain.residency import Device, Ledger, Placement, place
+from vllm_mm.domain.scheduling import Grant, Hold, Load, Rules, Ticket, View
+from vllm_mm.virtual.body import Body, outlook, residents
 from vllm_mm.virtual.engine import Decoder, VirtualModel
-from vllm_mm.virtual.outlook import Backlog, Outlook, Rate
 from vllm_mm.virtual.policies import Policy
 from vllm_mm.virtual.records import LoadRecord, Outcome, Served, Unserved
 from vllm_mm.virtual.trace import Request
 
-LEARN = 0.1
-"""Weight of the latest request in what is known of a model's requests."""
 PROFILES_MEMORY = frozenset({"gpu", "sim"})
 """Kinds of device on which one load has to be done before the next begins, as on the server."""
 
@@ -44,44 +41,6 @@ class Stuck(Exception):
     """Requests wait, and nothing would ever happen any more: the policy forgot them."""
 
 
-@dataclass(slots=True, eq=False)
-class _Body:
-    """An instance as the manager sees it."""
-
-    model: VirtualModel
-    state: State = State.STOPPED
-    tickets: dict[str, Ticket] = field(default_factory=dict[str, Ticket])
-    running: dict[int, Served] = field(default_factory=dict[int, Served])
-    decoder: Decoder | None = None
-    finish_at: float = inf
-    """The one event at which the decoder is looked at; others are stale."""
-    launch: int = 0
-    last_used: float = 0.0
-    ready_since: float | None = None
-    served_until: float | None = None
-    load: LoadRecord | None = None
-    """The load that was decided and is not ready yet."""
-    begun: bool = False
-    goal_sleep: bool = False
-    drained_at: float = 0.0
-    since: float | None = None
-    """Since when it serves; None when it does not."""
-    slept_on: tuple[str, ...] = ()
-    rate: Rate = field(default_factory=Rate)
-    arrived: float = 0.0
-    """Sum of the arrival times of its tickets."""
-    work: float = 5.0
-    """A request's seconds on the engine, as learned."""
-    wait: float = 0.0
-    """A request's seconds from arrival to lease, as learned."""
-    rivals: int = 0
-    """Most models that waited for a load at once since somebody waits for this one."""
-
-    @property
-    def loading(self) -> bool:
-        return self.load is not None
-
-
 class Fleet:
     """One run. Use `simulate`."""
 
@@ -89,7 +48,7 @@ class Fleet:
         self.now = 0.0
         self._policy = policy
         self._terms = terms
-        self._bodies = {m.id: _Body(m) for m in models}
+        self._bodies = {m.id: Body(m) for m in models}
         self._ledger = Ledger({d.id: d for d in devices})
         self._out = Outcome(policy=policy.name, rules=terms.rules)
         self._heap: list[tuple[float, int, str, str, int]] = []
@@ -97,13 +56,13 @@ class Fleet:
         self._prompts: dict[str, Request] = {}
         self._waiting = 0
         """Tickets in all lanes."""
-        self._lanes: dict[str, _Body] = {}
+        self._lanes: dict[str, Body] = {}
         """Those with tickets."""
         self._called: list[str] = []
         """Loads whose memory is not there yet, in the order of the decisions."""
         self._looks: set[float] = set()
         self._kicked = False
-        self._slots: dict[str, _Body] = {}
+        self._slots: dict[str, Body] = {}
         """READY ones, still busy, that have a slot for those who wait: nobody else's decision depends on that."""
         for body in sorted(self._bodies.values(), key=lambda b: not b.model.pinned):
             if body.model.pinned or body.model.preload:
@@ -165,7 +124,7 @@ class Fleet:
         if matters:
             self._kick()
 
-    def _lease(self, body: _Body, ticket: Ticket) -> None:
+    def _lease(self, body: Body, ticket: Ticket) -> None:
         request = self._prompts.pop(ticket.id)
         self._reached(body, ticket)
         number = next(self._ids)
@@ -175,10 +134,10 @@ class Fleet:
         served = Served(request.model, ticket.arrived, self.now, request.output)
         self._out.served.append(served)
         body.running[number] = served
-        body.wait += LEARN * (self.now - ticket.arrived - body.wait)
+        body.learn_wait(self.now - ticket.arrived)
         self._at(decoder.admit(self.now, request.prompt), "prefilled", request.model, number)
 
-    def _prefilled(self, body: _Body, number: int) -> None:
+    def _prefilled(self, body: Body, number: int) -> None:
         served, decoder = body.running.get(number), body.decoder
         if served is None or decoder is None:  # it was cut
             return
@@ -190,21 +149,21 @@ class Fleet:
         served.first_token += decoder.step()
         self._schedule(body, decoder)
 
-    def _schedule(self, body: _Body, decoder: Decoder) -> None:
+    def _schedule(self, body: Body, decoder: Decoder) -> None:
         due = decoder.due()
         if due is not None and due < body.finish_at:
             body.finish_at = due
             self._at(due, "finish", body.model.id, body.launch)
 
-    def _look_again(self, body: _Body) -> None:
+    def _look_again(self, body: Body) -> None:
         if body.decoder is not None:
             self._schedule(body, body.decoder)
 
-    def _done(self, body: _Body, numbers: Sequence[int]) -> None:
+    def _done(self, body: Body, numbers: Sequence[int]) -> None:
         for number in numbers:
             served = body.running.pop(number)
             served.finished = self.now
-            body.work += LEARN * (self.now - served.leased - body.work)
+            body.learn_work(self.now - served.leased)
         if not numbers or body.running:
             if numbers and body.tickets and body.state is State.READY:
                 self._slot(body)
@@ -217,7 +176,7 @@ class Fleet:
             if self._waiting:
                 self._kick()
 
-    def _reached(self, body: _Body, ticket: Ticket) -> None:
+    def _reached(self, body: Body, ticket: Ticket) -> None:
         """Its model is ready or being loaded: what the bound on starvation is about."""
         if ticket.id in self._out.reached:
             return
@@ -235,7 +194,7 @@ class Fleet:
         del self._prompts[ticket_id]
         self._kick()
 
-    def _leave_lane(self, body: _Body, tickets: Sequence[Ticket]) -> None:
+    def _leave_lane(self, body: Body, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
             del body.tickets[ticket.id]
             body.arrived -= ticket.arrived
@@ -277,7 +236,7 @@ class Fleet:
             case _:
                 pass
 
-    def _ready(self, body: _Body) -> None:
+    def _ready(self, body: Body) -> None:
         body.state = State.READY
         body.ready_since = body.last_used = body.since = self.now
         body.served_until = None
@@ -289,22 +248,22 @@ class Fleet:
         self._begin_loads()
         self._kick()
 
-    def _evict(self, body: _Body, load: LoadRecord) -> None:
+    def _evict(self, body: Body, load: LoadRecord) -> None:
         self._ledger = self._ledger.leave(body.model.id)
         if body.state is State.READY:
-            self._drain(body, sleep=self._may_sleep(body))
+            self._drain(body, sleep=body.may_sleep(self._terms.sleep_budget))
         else:
             self._stop(body)
         load.freed = max(load.freed, self.now)
 
-    def _drain(self, body: _Body, *, sleep: bool) -> None:
+    def _drain(self, body: Body, *, sleep: bool) -> None:
         body.state, body.goal_sleep, body.served_until = State.DRAINING, sleep, self.now
         if not body.running:
             self._drained(body)
         elif self._terms.drain_timeout < inf:
             self._at(self.now + self._terms.drain_timeout, "drain over", body.model.id, body.launch)
 
-    def _cut(self, body: _Body) -> None:
+    def _cut(self, body: Body) -> None:
         for served in body.running.values():
             served.cut = True
             served.finished = self.now
@@ -312,7 +271,7 @@ class Fleet:
         body.last_used = self.now
         self._drained(body)
 
-    def _drained(self, body: _Body) -> None:
+    def _drained(self, body: Body) -> None:
         self._out.draining += self.now - (body.served_until or self.now)
         self._left(body)
         body.decoder, body.finish_at, body.ready_since = None, inf, None
@@ -323,12 +282,12 @@ class Fleet:
         else:
             self._stop(body)
 
-    def _stop(self, body: _Body) -> None:
+    def _stop(self, body: Body) -> None:
         body.state = State.STOPPING
         self._ledger = self._ledger.leave(body.model.id)
         self._at(self.now + body.model.times.stop, "reaped", body.model.id, body.launch)
 
-    def _left(self, body: _Body) -> None:
+    def _left(self, body: Body) -> None:
         """It serves nobody from now on."""
         if body.since is not None:
             self._out.stays.setdefault(body.model.id, []).append((body.since, self.now))
@@ -336,13 +295,10 @@ class Fleet:
 
     # Sleep.
 
-    def _may_sleep(self, body: _Body) -> bool:
-        return body.model.times.sleeps and body.model.host_bytes <= self._terms.sleep_budget
-
-    def _sleepers(self) -> list[_Body]:
+    def _sleepers(self) -> list[Body]:
         return [b for b in self._bodies.values() if b.state in {State.SLEEPING, State.SUSPENDING, State.WAKING}]
 
-    def _make_host_room(self, body: _Body) -> bool:
+    def _make_host_room(self, body: Body) -> bool:
         """Stop those that have slept longest until the host has room for one more; False if that is not enough."""
         asleep = self._sleepers()
         room = self._terms.sleep_budget - sum(b.model.host_bytes for b in asleep)
@@ -353,7 +309,7 @@ class Fleet:
             self._stop(gone)
         return room >= body.model.host_bytes
 
-    def _asleep(self, body: _Body) -> None:
+    def _asleep(self, body: Body) -> None:
         """What stays on the device is kept only where nobody was promised it."""
         name, stays = body.model.id, body.model.times.asleep
         held = self._ledger.reservations.get(name)
@@ -367,16 +323,16 @@ class Fleet:
         self._begin_loads()
         self._kick()
 
-    def _arm_idle(self, body: _Body) -> None:
+    def _arm_idle(self, body: Body) -> None:
         if body.running or body.model.pinned:
             return
         policy = body.model.idle
-        limits = [policy.stop_after, policy.sleep_after if self._may_sleep(body) else None]
+        limits = [policy.stop_after, policy.sleep_after if body.may_sleep(self._terms.sleep_budget) else None]
         for limit in limits:
             if limit is not None:
                 self._at(self.now + limit, "idle", body.model.id, body.launch)
 
-    def _idle(self, body: _Body) -> None:
+    def _idle(self, body: Body) -> None:
         policy, unused = body.model.idle, self.now - body.last_used + 1e-9
         if body.running or body.tickets or body.loading:
             return
@@ -393,7 +349,7 @@ class Fleet:
     def _kick(self) -> None:
         self._kicked = self._waiting > 0
 
-    def _slot(self, body: _Body) -> None:
+    def _slot(self, body: Body) -> None:
         if self._policy.passes:
             self._slots[body.model.id] = body
         else:
@@ -426,7 +382,7 @@ class Fleet:
                     self._refuse(body, decision.reason)
         self._begin_loads()
 
-    def _load(self, body: _Body, load: Load) -> None:
+    def _load(self, body: Body, load: Load) -> None:
         kind = "wake" if body.state is State.SLEEPING else "start"
         body.load = LoadRecord(load.model, kind, load.victims, load.reason, self.now)
         self._out.loads.append(body.load)
@@ -438,7 +394,7 @@ class Fleet:
         for ticket in body.tickets.values():
             self._reached(body, ticket)
 
-    def _refuse(self, body: _Body, reason: str) -> None:
+    def _refuse(self, body: Body, reason: str) -> None:
         tickets = list(body.tickets.values())
         for ticket in tickets:
             del self._prompts[ticket.id]
@@ -475,44 +431,13 @@ class Fleet:
             if b.begun
         )
 
-    def _view(self, lanes: Mapping[str, _Body]) -> View:
-        view = View([self._lane(b) for b in lanes.values()], self._residents(), self._ledger)
-        if not self._policy.outlook:
-            return view
-        bodies = self._bodies
-        return Outlook(
-            view.lanes, view.residents, view.ledger,
-            swap={m: self._swap(b, asleep=b.state is State.SLEEPING) for m, b in bodies.items()},
-            back={m: self._swap(b, asleep=self._may_sleep(b)) for m, b in bodies.items()},
-            work={m: b.work for m, b in bodies.items()},
-            rates={m: b.rate.at(self.now) for m, b in bodies.items()},
-            waits={m: b.wait for m, b in bodies.items()},
-            waiting={m: Backlog(len(b.tickets), b.arrived) for m, b in self._lanes.items()},
-        )  # fmt: skip
+    def _view(self, lanes: Mapping[str, Body]) -> View:
+        budget = self._terms.sleep_budget
+        if self._policy.outlook:
+            return outlook(self._bodies, lanes, self._lanes, self._ledger, self.now, budget)
+        return View([b.lane() for b in lanes.values()], residents(self._bodies), self._ledger)
 
-    def _swap(self, body: _Body, *, asleep: bool) -> float:
-        times = body.model.times
-        leaves = times.sleep if self._may_sleep(body) else times.stop
-        return leaves + (times.wake if asleep else times.load)
-
-    def _lane(self, body: _Body) -> Lane:
-        """Of the tickets as many as a decision can depend on: one more than it may grant."""
-        model, state = body.model, State.STARTING if body.loading else body.state
-        free = model.concurrency - len(body.running) if state is State.READY else 0
-        wish = DeviceWish(ids=body.slept_on) if state is State.SLEEPING and body.slept_on else model.wish
-        return Lane(
-            model.id, state, tuple(islice(body.tickets.values(), free + 1)), None, wish, model.memory, free,
-            model.priority, served_until=body.served_until,
-        )  # fmt: skip
-
-    def _residents(self) -> list[Resident]:
-        return [
-            Resident(name, b.state, len(b.running), b.model.pinned, b.last_used, b.ready_since, b.model.priority)
-            for name, b in self._bodies.items()
-            if b.state is not State.STOPPED
-        ]
-
-    def _begin_with(self, body: _Body) -> None:
+    def _begin_with(self, body: Body) -> None:
         """Pinned and preloaded models are there from the beginning, where they fit."""
         found = place(self._ledger, body.model.wish, body.model.memory, (), 0.0, min_dwell=0.0, drain_busy=False)
         if isinstance(found, Placement):
