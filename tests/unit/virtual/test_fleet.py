@@ -1,5 +1,6 @@
 """The fleet in virtual time: hand-reckoned runs."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -221,3 +222,13 @@ def test_other_policies_answer_as_the_servers_own() -> None:
     for name in ("fifo", "lru", "candidate"):
         (load,) = POLICIES[name].decide(View([stopped], (), Ledger({"d": Device("d", 10)})), Rules(), 0.0)
         assert load == Load("a", {"d": 1}, (), "fits")
+
+
+def test_an_hour_of_ten_thousand_requests_is_quick() -> None:
+    """Over 20 models with memory for 5, under the server's own policy: less than 10 s of this process's time."""
+    models = [VirtualModel(f"m{i}", 10, EngineTimes(load=20.0)) for i in range(20)]
+    trace = generate(Kind.ZIPF, [m.id for m in models], 10_000 / 3600, 3600.0, seed=1)
+    began = time.process_time()
+    outcome = simulate(trace, models, [Device("d0", 50, kind="sim")], POLICIES["brain"], TERMS)
+    assert time.process_time() - began < 10.0
+    assert len(outcome.served) == len(trace) > 9500

@@ -1,7 +1,9 @@
 """`vllm-mm simulate`: what it takes, what it prints, and what it says when something is wrong."""
 
 import json
+import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,6 +11,9 @@ from typing import Any
 import pytest
 
 from cli_rig import Cli
+from vllm_mm.virtual.engine import EngineTimes
+from vllm_mm.virtual.policies import POLICIES
+from vllm_mm.virtual.trace import shipped
 
 CONFIG = """\
 devices: [{id: sim0, memory: 24GiB, simulated: true}]
@@ -196,3 +201,27 @@ def test_a_picture_has_an_axis_for_the_waits_and_one_per_policy(cli: Cli, monkey
     assert done.exit_code == 0, done.output
     assert saved == [Path("out.png")]
     assert sum(len(b) for b in bars) == 2 * 2 * 3  # stays and loads of two policies, three each
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "simulate.md"
+EXAMPLES = [line[2:] for line in DOCS.read_text().splitlines() if line.startswith("$ vllm-mm simulate")]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_of_the_documentation_works(cli: Cli, example: str) -> None:
+    """With a trace and a file of times by the names that the page uses."""
+    rows = "".join(f"{i},10,10\n" for i in range(0, 600, 30))
+    (cli.cwd / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    (cli.cwd / "trace.csv").write_text(TRACE)
+    (cli.cwd / "times.yaml").write_text("default: {load: 47s, wake: 3s}\n")
+    done = cli.now(*shlex.split(example)[1:])
+    assert done.exit_code == 0, done.output
+
+
+def test_the_documentation_names_every_policy_and_every_time() -> None:
+    """docs/simulate.md and the code are one thing."""
+    text = DOCS.read_text()
+    assert len(EXAMPLES) >= 8
+    assert [p for p in POLICIES if f"| `{p}` |" not in text] == []
+    assert [f.name for f in fields(EngineTimes) if f"`{f.name}`" not in text] == []
+    assert [name for name in shipped() if f"`{name}`" not in text] == []
