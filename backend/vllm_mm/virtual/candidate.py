@@ -117,6 +117,10 @@ class _Board:
     def _load(self, lane: Lane, wish: DeviceWish) -> Decision:
         overdue = self._overdue_at(lane) <= self._now
         may_go = [(r, self._goes_at(r, overdue=overdue)) for r in self._residents]
+        if self._hopeless(lane, wish) and all(at > self._now for _, at in may_go):
+            if overdue:
+                self._closed |= set(self._ledger.devices)
+            return self._hold(lane, may_go, "nobody may go yet")
         found = self._place(lane, wish, [r for r, at in may_go if r.pinned or at <= self._now])
         if isinstance(found, Placement):
             return self._take(lane, found, overdue=overdue)
@@ -124,9 +128,24 @@ class _Board:
             return Refuse(lane.model, found.reason)
         if overdue:
             self._keep(lane, wish)
+        return self._hold(lane, may_go, found.reason)
+
+    def _hold(self, lane: Lane, may_go: Sequence[tuple[Resident, float]], why: str) -> Hold:
         times = [*(at for _, at in may_go), self._overdue_at(lane)]
         until = min((t for t in times if self._now < t < inf), default=None)
-        return Hold(lane.model, f"room: a swap does not pay yet, or cannot be; {found.reason}", until)
+        return Hold(lane.model, f"room: a swap does not pay yet, or cannot be; {why}", until)
+
+    def _hopeless(self, lane: Lane, wish: DeviceWish) -> bool:
+        """On the only device there is, which would be big enough, it does not fit beside what is there: no need to search."""
+        if len(self._ledger.devices) != 1 or wish.count > 1 or wish.ids:
+            return False
+        (device,) = self._ledger.devices.values()
+        pinned = {r.model for r in self._residents if r.pinned}
+        kept = sum(
+            self._ledger.reservations[m].device_bytes.get(device.id, 0) for m in pinned & set(self._ledger.reservations)
+        )
+        fits = lane.per_device <= device.capacity - device.headroom - kept
+        return fits and self._ledger.free_after_leaving(device.id) < lane.per_device
 
     def _goes_at(self, resident: Resident, *, overdue: bool) -> float:
         """From when on it may be a victim; infinity when time alone does not bring that."""
