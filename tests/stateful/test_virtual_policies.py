@@ -14,6 +14,7 @@ from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.specs import DeviceWish, IdlePolicy
 from vllm_mm.virtual.engine import EngineTimes, VirtualModel
 from vllm_mm.virtual.fleet import Fleet, Terms, simulate
+from vllm_mm.virtual.generate import Kind, generate
 from vllm_mm.virtual.optimum import least_mean_wait
 from vllm_mm.virtual.policies import POLICIES
 from vllm_mm.virtual.records import Outcome
@@ -152,3 +153,13 @@ def test_how_far_from_the_offline_optimum(policy: str, most: float | None, load:
     assert min(found) >= 1 - 1e-9
     if most is not None:
         assert sum(found) / len(found) <= most
+
+
+@pytest.mark.parametrize("seed", [100, 101, 102, 103])
+def test_newcomers_do_not_pass_an_overdue_model_one_after_the_other(seed: int) -> None:
+    """Twenty models in bursts: each newcomer has more waiting than the overdue one, which still is loaded within its bound."""
+    models = [VirtualModel(f"m{n}", 10, EngineTimes(load=19.0)) for n in range(20)]
+    trace = generate(Kind.BURSTS, [m.id for m in models], 300 / 3600, 7200.0, seed=seed)
+    terms = Terms(Rules(20.0, 0.0))
+    outcome = simulate(trace, models, [Device("d", 10, kind="sim")], POLICIES["candidate"], terms)
+    assert bound(outcome, models, terms).held

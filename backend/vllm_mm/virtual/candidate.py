@@ -10,7 +10,7 @@
   a moment without requests costs about the same as the drain, and its own clients are served meanwhile. Among them, whoever
   would be missed least: rate x absence^2 / 2.
 
-The bound stays: at `max_wait` a lane takes its room whatever that costs, and nobody who was served since then goes before it.
+The bound stays: at `max_wait` a lane takes its room whatever that costs, and nobody who was served or came since then goes before it.
 A resident may use up its quantum first: `QUANTUM` seconds since it became ready, or the minimum dwell where that is longer.
 """
 
@@ -78,11 +78,10 @@ class _Board:
         self._backlog = Backlog(sum(b.count for b in backlogs), sum(b.arrived for b in backlogs))
 
     def turn(self, lane: Lane) -> tuple[bool, float, float, str]:
-        """Who is looked at first. Whoever was served since an overdue lane became overdue comes after it."""
-        since = lane.served_until
-        after = since is not None and any(
-            self._overdue_at(other) <= min(self._now, since) for other in self._others if other is not lane
-        )
+        """Who is looked at first. Before an overdue lane goes only who waited already when it became overdue, and that once:
+        whoever was served or came since then comes after it."""
+        since = max(lane.served_until if lane.served_until is not None else -inf, lane.oldest or -inf)
+        after = any(self._overdue_at(other) <= min(self._now, since) for other in self._others if other is not lane)
         return after, -float(lane.priority), self._overdue_at(lane) if after else -self._index(lane), lane.model
 
     def _index(self, lane: Lane) -> float:
