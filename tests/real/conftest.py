@@ -66,7 +66,8 @@ def two_models_transcript() -> Iterator[Transcript]:
 
 
 @pytest.fixture
-def kills_transcript() -> Iterator[Transcript]:
-    transcript = Transcript("kills.md", "SIGKILL on real vLLM, process by process, state by state")
+def kills_transcript(launcher: str) -> Iterator[Transcript]:
+    name, how = ("kills.md", "started") if launcher == "local" else ("kills-forked.md", "forked from a zygote")
+    transcript = Transcript(name, f"SIGKILL on real vLLM, process by process, state by state: engines that are {how}")
     yield transcript
     transcript.write()

@@ -6,19 +6,20 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from real_vllm import START, TINY, Installation
+from real_vllm import START, TINY, Direct, Installation
 from serving import MARK, Serving
 from vllm_mm.engine import procfs
+from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
 
 VICTIMS = ("leader", "VLLM::EngineCore", "VLLM::Worker")
-STATES = ("starting", "ready", "draining")
+STATES = ("starting", "ready", "draining", "stopping")
 IN_CI = {("VLLM::Worker", "ready"), ("leader", "ready"), ("leader", "starting")}
 """The rest of the matrix takes a start of half a minute each, and runs with --real-full."""
 GONE = 45.0
@@ -26,13 +27,15 @@ GONE = 45.0
 
 
 def engine_tree(server: Serving) -> dict[int, str]:
-    """Living processes of the server's engines, with their names: its mark, and an engine's."""
+    """Living processes of the server's engines, with their names: its mark, and an engine's. Not its zygotes."""
     found: dict[int, str] = {}
+    engine = b"MM_ENGINE_LAUNCH="
+    zygote = engine + ZYGOTE_TOKEN.encode()
     for pid, stat in procfs.table().items():
         with contextlib.suppress(OSError):
             environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             marks = f"{MARK}={server.mark}".encode() in environ and any(
-                v.startswith(b"MM_ENGINE_LAUNCH=") for v in environ
+                v.startswith(engine) and v != zygote for v in environ
             )
             if marks and not stat.dead:
                 found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
@@ -45,6 +48,12 @@ def label(pid: int, command: str, leader: int | None) -> str:
     if command.startswith("VLLM::"):
         return command
     return "resource_tracker" if "resource_tracker" in command else "child, not yet named"
+
+
+def shared_memory(pids: Iterable[int]) -> set[str]:
+    """The segments in /dev/shm that these processes have mapped."""
+    lines = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids).splitlines()
+    return {line.rpartition(" ")[2] for line in lines if " /dev/shm/" in line}
 
 
 async def until(look: Any, what: str, seconds: float) -> Any:
@@ -83,8 +92,8 @@ class Bench:
     async def ready(self) -> dict[str, Any]:
         return await self.server.until(self.client, TINY, "ready", START)
 
-    async def complete(self, tokens: int = 4) -> httpx.Response:
-        body = {"model": TINY, "prompt": "a", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+    async def complete(self, tokens: int = 4, choices: int = 1) -> httpx.Response:
+        body = {"model": TINY, "prompt": "a", "max_tokens": tokens, "ignore_eos": True, "n": choices, "temperature": 1}
         return await self.client.post(f"{self.server.url}/v1/completions", json=body, timeout=START)
 
     async def victim(self, name: str) -> int:
@@ -106,8 +115,12 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(vllm: Installation, tmp_path: Path) -> AsyncIterator[Bench]:
-    model = vllm.declare(TINY, retry={"backoff": "1s", "max_failures": 20})
+async def bench(vllm: Installation, tmp_path: Path, launcher: str, full: bool) -> AsyncIterator[Bench]:
+    if launcher == "local" and not full:
+        pytest.skip(
+            "only with --real-full (each start takes half a minute); engines that are forked are killed in CI too"
+        )
+    model = vllm.declare(TINY, retry={"backoff": "1s", "max_failures": 20}, launcher=launcher)
     server = Serving(
         tmp_path,
         {
@@ -125,9 +138,8 @@ async def bench(vllm: Installation, tmp_path: Path) -> AsyncIterator[Bench]:
         server.end()
 
 
-async def kill_one(bench: Bench, name: str, state: str, say: Any) -> None:
-    """Bring the model to `state`, kill `name`, and see that its launch is gone before the next one begins."""
-    server = bench.server
+async def reach(bench: Bench, state: str) -> asyncio.Task[httpx.Response] | None:
+    """Bring the model to `state`; the request that keeps it in DRAINING."""
     streaming: asyncio.Task[httpx.Response] | None = None
     await bench.begin()
     if state == "starting":
@@ -135,11 +147,23 @@ async def kill_one(bench: Bench, name: str, state: str, say: Any) -> None:
     else:
         await bench.ready()
     if state == "draining":
-        streaming = asyncio.create_task(bench.complete(2000))
+        # One answer of 2,000 tokens is over in two seconds: this keeps it busy for as long as a slow machine may need.
+        streaming = asyncio.create_task(bench.complete(2000, choices=64))
         while (await bench.instance())["in_flight"] == 0:
             await asyncio.sleep(0.02)
         await bench.act("stop")
-    await server.until(bench.client, TINY, state, 10)
+    if state == "stopping":
+        # vLLM is gone half a second after its SIGTERM. One that stands still is in STOPPING for as long as its grace.
+        os.kill((await bench.instance())["pid"], signal.SIGSTOP)
+        await bench.act("stop")
+    await bench.server.until(bench.client, TINY, state, 10)
+    return streaming
+
+
+async def kill_one(bench: Bench, name: str, state: str, say: Any) -> None:
+    """Bring the model to `state`, kill `name`, and see that its launch is gone before the next one begins."""
+    server = bench.server
+    streaming = await reach(bench, state)
     pid = await bench.victim(name)
     before = engine_tree(server)
     leader = (await bench.instance())["pid"]
@@ -161,14 +185,19 @@ async def kill_one(bench: Bench, name: str, state: str, say: Any) -> None:
     say.note(
         f"{state:9} {name:17} killed; had: {names}; all gone {gone:.2f} s later; then {now['state']}: {now['reason'].split('; last lines')[0]}"
     )
+    if state in {"draining", "stopping"}:
+        after = await server.until(bench.client, TINY, "stopped", 30)
+        assert after["failures"] == 0, "an end that was asked for is no failure, however it came"
     if streaming is not None:
         answer = await streaming
         assert answer.status_code >= 500, "a cut answer must not look like a whole one"
         say.note(f"          its request in flight was told: {answer.status_code} {answer.json()['error']['code']}")
 
 
+@pytest.mark.parametrize("launcher", ["local", "auto"])
 async def test_a_kill_in_any_state_leaves_nothing(bench: Bench, kills_transcript: Any, full: bool) -> None:
-    """API server, engine core or worker killed while starting, ready or draining: noticed, swept, and served again."""
+    """API server, engine core or worker killed while starting, ready, draining or stopping: noticed, swept, and served
+    again. The resource tracker, which serves nobody, is not missed, and what it would have tidied up is not left."""
     say = kills_transcript
     say.heading("One process of the engine is killed")
     matrix = [(v, s) for s in STATES for v in VICTIMS if full or (v, s) in IN_CI]
@@ -180,7 +209,38 @@ async def test_a_kill_in_any_state_leaves_nothing(bench: Bench, kills_transcript
     await bench.server.written(bench.client)
     rows = bench.server.rows("select kind, count(*) from events where kind like 'orphan%' group by kind")
     say.note(f"afterwards it serves again; swept on the way: {rows}")
+    if full:
+        await kill_the_tracker(bench, say)
     await kill_the_controller(bench, say)
+    if full:
+        await kill_the_controller_in_a_teardown(bench, say)
+    assert await bench.server.stop() == 0
+    assert not bench.server.left()
+    say.note("SIGTERM: exit code 0, no process left")
+
+
+async def kill_the_tracker(bench: Bench, say: Any) -> None:
+    """vLLM does not miss its resource tracker, and so the product must not either; all is gone after the stop."""
+    before = await bench.instance()
+    tree = engine_tree(bench.server)
+    pid = next(p for p, c in tree.items() if "resource_tracker" in c)
+    segments = shared_memory(tree)
+    assert segments
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.sleep(3)
+    assert (await bench.complete()).status_code == 200
+    after = await bench.instance()
+    assert (after["state"], after["generation"]) == ("ready", before["generation"])
+    await bench.act("stop")
+    await bench.server.until(bench.client, TINY, "stopped", 60)
+    assert not engine_tree(bench.server)
+    await until(lambda: not any(map(os.path.exists, segments)), f"{segments} to be removed", 10)
+    say.note(
+        f"ready     resource_tracker  killed: it goes on serving; stopped later: no process left, and none of the "
+        f"{len(segments)} segments of shared memory that the tree had mapped"
+    )
+    await bench.begin()
+    await bench.ready()
 
 
 async def kill_the_controller(bench: Bench, say: Any) -> None:
@@ -209,6 +269,54 @@ async def kill_the_controller(bench: Bench, say: Any) -> None:
     await server.start()
     await until(lambda: not (set(tree) & set(engine_tree(server))), "the half-started engine to be ended", GONE)
     say.note(f"starting: the {len(tree)} processes of the half-started engine were ended at boot")
-    assert await server.stop() == 0
-    assert not server.left()
-    say.note("SIGTERM: exit code 0, no process left")
+
+
+async def kill_the_controller_in_a_teardown(bench: Bench, say: Any) -> None:
+    """Killed while the engine drains or stops: the next controller either adopts that very engine, which is of use, or
+    ends it. None is started, and none is left beside the one that the controller knows."""
+    server = bench.server
+    for state in ("draining", "stopping"):
+        request = await reach(bench, state)
+        before, tree = await bench.instance(), engine_tree(server)
+        server.kill()
+        if request is not None:
+            with pytest.raises(httpx.TransportError):
+                await request
+        began = time.monotonic()
+        await server.start()
+        after = await bench.instance()
+        settled = time.monotonic() - began
+        if state == "draining":
+            assert (after["state"], after["pid"], after["generation"]) == ("ready", before["pid"], before["generation"])
+            assert engine_tree(server) == tree
+            assert (await bench.complete()).status_code == 200
+            say.note(f"draining: the next controller adopted pid {after['pid']} after {settled:.1f} s, and it serves")
+            await bench.act("stop")
+            await server.until(bench.client, TINY, "stopped", 60)
+            assert not engine_tree(server)
+        else:
+            await until(lambda: not engine_tree(server), "the engine that was stopping to be ended", GONE)
+            assert (await bench.instance()).get("state", "stopped") == "stopped"
+            say.note(
+                f"stopping: the {len(tree)} processes were ended at boot, {time.monotonic() - began:.1f} s from its start"
+            )
+
+
+async def test_kills_while_asleep(vllm: Installation, full: bool) -> None:
+    """SLEEPING, SUSPENDING and WAKING on real vLLM need a build with a sleep mode, which the one for the CPU is not: it
+    says so itself. These states are covered with the simulated engine (tests/integration, tests/chaos)."""
+    if not full:
+        pytest.skip("only with --real-full; vLLM's CPU build has no sleep mode, so there is nothing to kill")
+    engine = Direct(vllm, TINY, **{"enable-sleep-mode": True})
+    engine.begin()
+    try:
+        deadline = time.monotonic() + START
+        while engine.process.poll() is None:
+            assert time.monotonic() < deadline
+            assert "Application startup complete" not in engine.log, "this build has a sleep mode: write the tests"
+            await asyncio.sleep(0.2)
+        words = "Sleep mode is not supported on current platform."
+        assert words in engine.log, engine.log[-3000:]
+    finally:
+        engine.end()
+    pytest.skip(f"vLLM's CPU build cannot sleep: {words!r}")

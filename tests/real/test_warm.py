@@ -1,6 +1,6 @@
 """Real vLLM forked from a zygote: dozens of starts in a row, and its zygote killed while it imports, loads and serves.
 
-`MM_WARM_REAL_ROUNDS` (default 24) is the number of starts in a row.
+`MM_WARM_REAL_ROUNDS` is the number of starts in a row; by default six, and 24 with --real-full.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from vllm_mm.engine.ports import LaunchPlan
 from vllm_mm.engine.process import LocalProcess
 from warm_rig import WarmRig, descriptors, serves, warm_rig
 
-ROUNDS = int(os.environ.get("MM_WARM_REAL_ROUNDS", "24"))
 DEVICES = (Device("cpu", 16 * GIB, kind="cpu"),)
 
 
@@ -67,12 +66,17 @@ async def finish(rig: WarmRig, process: LocalProcess, *, graceful: bool) -> None
     rig.started.remove(process)
 
 
-async def test_dozens_of_starts_leave_nothing(warm: WarmRig, vllm: Installation) -> None:
+@pytest.fixture
+def rounds(full: bool) -> int:
+    return int(os.environ.get("MM_WARM_REAL_ROUNDS", "24" if full else "6"))
+
+
+async def test_dozens_of_starts_leave_nothing(warm: WarmRig, vllm: Installation, rounds: int) -> None:
     """Started, asked, and stopped, in turns as asked and by SIGKILL: always from the same zygote, whose memory and descriptors
     stay as they were; no zombie, no orphan, nothing left in directories."""
     times: list[float] = []
     ours = its = memory = 0
-    for number in range(ROUNDS):
+    for number in range(rounds):
         began = time.monotonic()
         process = await warm.start(plan(warm, vllm))
         assert process.launcher == "warm", warm.launcher.view().last_reason
@@ -82,15 +86,15 @@ async def test_dozens_of_starts_leave_nothing(warm: WarmRig, vllm: Installation)
         assert core, "vLLM has its own child, which serves"
         await finish(warm, process, graceful=number % 2 == 0)
         assert not [s for s in core if alive(s.pid)]
-        if number == min(3, ROUNDS - 1):
+        if number == min(3, rounds - 1):
             await warm.pool.tidy()
             memory = warm.pool.views()[0].report.private
             ours, its = len(descriptors(os.getpid())), len(descriptors(warm.zygote()))
-    print(f"{ROUNDS} warm starts: first {times[0]:.1f} s, then {statistics.median(times[1:]):.2f} s (median)")
+    print(f"{rounds} warm starts: first {times[0]:.1f} s, then {statistics.median(times[1:]):.2f} s (median)")
     await warm.pool.tidy()
     (view,) = warm.pool.views()
     print(f"the zygote's private memory: {memory >> 20} MiB, at the end {view.report.private >> 20} MiB")
-    assert view.forks == ROUNDS
+    assert view.forks == rounds
     assert view.report.private < memory + (16 << 20)
     assert (len(descriptors(os.getpid())), len(descriptors(warm.zygote()))) == (ours, its)
     assert [s for s in procfs.table().values() if s.ppid == os.getpid() and s.dead] == []
