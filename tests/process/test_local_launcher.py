@@ -318,6 +318,15 @@ forever()
             path.unlink(missing_ok=True)
 
 
+@pytest.mark.parametrize("env", [{"A=B": "x"}, {"A": "x\0y"}])
+async def test_a_start_that_comes_to_nothing_leaves_no_directory(rig: Rig, env: dict[str, str]) -> None:
+    """An environment that no program can be given: an error, and neither process, nor work directory."""
+    plan = rig.plan("", env=env)
+    with pytest.raises(ValueError, match="illegal|null"):
+        await rig.launcher.start(plan)
+    assert not plan.workdir.exists()
+
+
 async def test_a_missing_executable_says_which(rig: Rig) -> None:
     """And leaves no process, no open file."""
     plan = replace(rig.plan(""), argv=("no-such-program", "serve"))

@@ -198,6 +198,7 @@ async def test_an_engine_that_nobody_waits_for_is_ended(warm: WarmRig) -> None:
         except asyncio.CancelledError:
             rounds += 1
             await until(lambda p=plan: not carriers(p.token), "the engine to be gone")
+            assert not plan.workdir.exists()
     assert rounds > 3
     await until(lambda: zombies() <= others, "zombies to be reaped")
     assert len(warm.told("zygote.started")) == 1

@@ -44,9 +44,7 @@ class Metrics:
             "vllm_mm_load_seconds", "How long loads took that ended READY.", ("kind", "reason"),
             buckets=_SLOW, registry=self.registry,
         )  # fmt: skip
-        self._load_failures = Counter(
-            "vllm_mm_load_failures", "Loads that ended otherwise.", ("model",), registry=self.registry
-        )
+        self._load_failures = Counter("vllm_mm_load_failures", "Loads that failed.", ("model",), registry=self.registry)
         self._orphans = Counter(
             "vllm_mm_orphans_swept", "Processes of a launch that outlived its leader and were killed.", ("model",),
             registry=self.registry,
@@ -80,7 +78,7 @@ class Metrics:
                 if kind is not None and took is not None:
                     self._loads.labels(kind, reason).observe(float(took))
             case "instance.stopping":
-                if self._kinds.pop(model, None) is not None:
+                if self._kinds.pop(model, None) is not None and event.data.get("then") != "stopped":  # not called off
                     self._load_failures.labels(model).inc()
             case "orphan.swept":
                 self._orphans.labels(model).inc()

@@ -55,7 +55,7 @@ class Warmup:
                 continue
             try:
                 reason = await self._launcher.preload(self._plan(spec))
-            except (MMError, OSError) as error:
+            except (MMError, OSError, ValueError) as error:
                 reason = str(error)
             if reason:
                 log.info("%s: starts of it will not be warm: %s", spec.id, reason)

@@ -5,6 +5,7 @@ A run decides nothing about the state of its instance: what happens to it, it te
 
 import asyncio
 import errno
+import logging
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,6 +31,7 @@ NOTE_PATIENCE = 2.0
 """Seconds that the end of an engine waits for its row to be deleted; later is harmless, for the row's pid is dead."""
 ADOPTION_DEADLINE = 10.0
 """Seconds in which an engine of an earlier controller has to prove that it works."""
+_LOG = logging.getLogger(__name__)
 TAIL = 200
 """Lines of the log that are kept of a run that is over."""
 _LASTING = frozenset({
@@ -119,7 +121,7 @@ class Run:
             return
         await self._start(self._plan)
 
-    def _not_started(self, error: OSError | MMError) -> None:
+    def _not_started(self, error: OSError | MMError | ValueError) -> None:
         # Only a change can mend it, unless the system is short of something, which recovers.
         lasting = not isinstance(error, OSError) or error.errno in _LASTING
         self._actor.tell(lc.Exited(self.generation, f"could not be started: {error}", permanent=lasting))
@@ -129,7 +131,8 @@ class Run:
             self._launching = asyncio.get_running_loop().create_task(self._tools.launcher.start(plan))
             # Shielded: if the load is called off meanwhile, `stop` still has to find and end what was started.
             process = await asyncio.shield(self._launching)
-        except (OSError, MMError) as error:
+        except (OSError, MMError, ValueError) as error:
+            # ValueError: an environment or an argument list that no program can be given (a NUL in it, say).
             self._launching = None
             self._not_started(error)
             return
@@ -187,7 +190,10 @@ class Run:
         if self._distrusted:
             self._tools.launcher.vindicate(plan)
             return False
-        if process.launcher == "local" or status in _FROM_OUTSIDE:
+        if process.launcher == "local":
+            self._tools.launcher.vindicate(plan)  # an earlier warm start may have failed for the same reason
+            return False
+        if status in _FROM_OUTSIDE:
             return False
         last = " | ".join(line.strip() for line in process.tail(3))
         if not self._tools.launcher.distrust(plan, f"a {process.launcher} start {status}; last lines: {last}"):
@@ -207,7 +213,11 @@ class Run:
     def blame_launcher(self, reason: str) -> None:
         """The start failed as no exit tells it, by hanging say: if its launcher has another way, that is for the next."""
         process, plan = self.process, self._plan
-        if self.log.failure is not None or plan is None or process is None or process.launcher in {"local", ""}:
+        if plan is None or process is None:
+            return
+        if process.launcher == "local":
+            self._tools.launcher.vindicate(plan)
+        if self.log.failure is not None or process.launcher in {"local", ""}:
             return
         self._distrusted = self._tools.launcher.distrust(plan, reason)
 
@@ -329,8 +339,8 @@ class Run:
                 error = launching.exception()
                 if error is None:
                     self.process = launching.result()
-                elif not isinstance(error, OSError | MMError):
-                    raise error
+                else:
+                    _LOG.info("%s: what was being started while it was stopped: %s", self._actor.spec.id, error)
         return self.process
 
     def drop_channels(self) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from vllm_mm.clock import Clock
@@ -63,7 +64,32 @@ class LocalLauncher:
     ) -> LocalProcess:
         """Everything about a start but the making of the process: `spawn` gets the descriptor of the log, and returns the
         pid of a child of ours and a pidfd that is then this one's. If `spawn` raises, it has left nothing behind."""
-        leftovers.prepare(plan)
+        record = LaunchRecord(
+            model=plan.model,
+            generation=plan.generation,
+            token=plan.token,
+            pid=0,
+            start_ticks=0,
+            boot_id=procfs.boot_id(),
+            address=plan.address,
+            workdir=plan.workdir,
+            log=plan.log,
+            fingerprint=plan.fingerprint,
+            device_bytes=dict(plan.device_bytes),
+            started_at=self._clock.wall(),
+        )
+        try:
+            leftovers.prepare(plan)
+            pid, pidfd, stat, tail = await self._made(plan, spawn)
+        except BaseException:
+            leftovers.remove(record)
+            raise
+        record = replace(record, pid=pid, start_ticks=stat.start_ticks)
+        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid(), launcher=launcher)
+
+    async def _made(
+        self, plan: LaunchPlan, spawn: Callable[[int], Awaitable[tuple[int, int]]]
+    ) -> tuple[int, int, Stat, LogTail]:
         plan.log.parent.mkdir(parents=True, exist_ok=True)
         tail = LogTail(plan.log, self._clock, offset=plan.log.stat().st_size if plan.log.exists() else 0)
         try:
@@ -86,21 +112,7 @@ class LocalLauncher:
                 await asyncio.to_thread(os.waitpid, pid, 0)
             os.close(pidfd)
             raise
-        record = LaunchRecord(
-            model=plan.model,
-            generation=plan.generation,
-            token=plan.token,
-            pid=pid,
-            start_ticks=stat.start_ticks,
-            boot_id=procfs.boot_id(),
-            address=plan.address,
-            workdir=plan.workdir,
-            log=plan.log,
-            fingerprint=plan.fingerprint,
-            device_bytes=dict(plan.device_bytes),
-            started_at=self._clock.wall(),
-        )
-        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid(), launcher=launcher)
+        return pid, pidfd, stat, tail
 
     def distrust(self, plan: LaunchPlan, reason: str) -> bool:  # noqa: ARG002 - the protocol's
         return False
