@@ -24,7 +24,7 @@ QUICK = {
     "startup": "100ms",
     "tokens_per_second": 400,
 }
-SLOW = {**QUICK, "startup": "6s"}
+SLOW = {**QUICK, "startup": "3s"}
 Start = Callable[..., AbstractAsyncContextManager[tuple[Serving, httpx.AsyncClient]]]
 
 
@@ -45,7 +45,7 @@ def serve() -> Start:
                 try:
                     await serving.start()
                     yield serving, client
-                    assert await serving.stop() == 0, serving.log[-2000:]
+                    assert await serving.stop() == 0, serving.log[-2000:]  # or was, if the story stopped it
                     assert serving.left() == {}
                 finally:
                     serving.end()
@@ -80,7 +80,7 @@ async def test_a_load_elsewhere_does_not_touch_a_ready_model(serve: Start) -> No
             assert (await client.get(f"{serving.url}/api/queue")).json()["length"] == 0
             served += 1
         assert served > 20
-        assert time.monotonic() - began > 5
+        assert time.monotonic() - began > 3
 
 
 async def test_a_swap_finishes_holds_or_refuses_and_never_cuts(serve: Start) -> None:
@@ -105,14 +105,18 @@ async def test_a_swap_finishes_holds_or_refuses_and_never_cuts(serve: Start) -> 
                 assert '"error"' not in text
                 seen["stream" if stream else "plain"] += 1
 
+        async def served(times: int) -> None:
+            async with asyncio.timeout(20):
+                while min(seen["stream"], seen["plain"]) <= times:
+                    await asyncio.sleep(0.02)
+
         customers = [asyncio.create_task(customer(stream)) for stream in (True, False, True, False)]
-        await asyncio.sleep(0.5)
+        await served(3)
         assert (await client.post(f"{serving.url}/api/models/b/start?wait=30")).status_code == 200
-        await asyncio.sleep(3)
+        seen.clear()
+        await served(3)  # of a swap back to A, which is wanted again
         stop.set()
         await asyncio.gather(*customers)
-        assert seen["stream"] > 3
-        assert seen["plain"] > 3
         await serving.written(client)
         kinds = Counter(k for (k,) in serving.rows("select kind from events where model = 'a'"))
         assert kinds["instance.draining"] >= 1
@@ -127,7 +131,6 @@ async def test_fifty_requests_for_a_stopped_model_cause_one_start(serve: Start) 
         await serving.stop()
         assert serving.rows("select count(*) from events where kind = 'instance.starting'") == [(1,)]
         assert serving.rows("select count(*), count(distinct id) from requests where outcome = 'ok'") == [(50, 50)]
-        await serving.start()
 
 
 async def test_a_failing_start_answers_all_fifty_with_the_reason(serve: Start) -> None:
@@ -150,7 +153,6 @@ async def test_a_failing_start_answers_all_fifty_with_the_reason(serve: Start) -
         [(failed,)] = serving.rows("select min(at) from events where kind = 'instance.stopping'")
         assert max(ended) - failed < 1.0
         assert serving.rows("select count(*) from events where kind = 'instance.starting'") == [(1,)]
-        await serving.start()
 
 
 async def test_a_dead_controllers_engines_are_adopted(serve: Start) -> None:
@@ -197,7 +199,7 @@ async def test_hand_over_keeps_the_engine(serve: Start) -> None:
 
 async def test_a_client_that_leaves_frees_its_place_and_the_engine(serve: Start) -> None:
     """While it waits: the ticket is gone. While it streams: the engine stops within half a second."""
-    async with serve({"a": sim(**{**SLOW, "startup": "2s"}, max_num_seqs=8)}) as (serving, client):
+    async with serve({"a": sim(**{**QUICK, "startup": "1s"}, max_num_seqs=8)}) as (serving, client):
         waiting = asyncio.create_task(complete(serving, client, "a"))
         while (await client.get(f"{serving.url}/api/queue")).json()["length"] != 1:
             await asyncio.sleep(0.02)
@@ -223,7 +225,6 @@ async def test_a_client_that_leaves_frees_its_place_and_the_engine(serve: Start)
         await serving.stop()
         outcomes = Counter(o for (o,) in serving.rows("select outcome from requests"))
         assert outcomes == {"client_gone": 2}
-        await serving.start()
 
 
 async def running(serving: Serving, client: httpx.AsyncClient) -> float:
@@ -257,4 +258,3 @@ async def test_an_engine_that_dies_in_a_stream_is_told(serve: Start) -> None:
         assert serving.engines() == {}
         await serving.stop()
         assert serving.rows("select outcome, status from requests where stream") == [("upstream_died", 200)]
-        await serving.start()
