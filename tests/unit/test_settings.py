@@ -464,6 +464,43 @@ def test_no_model_ids(home: Path, bad: str) -> None:
         ("server: 8000", "server: expected a mapping, not 8000"),
         ("models: [a]", "models: expected a mapping"),
         ("totally_other: 1", "totally_other: unknown key; known are auth, cors,"),
+        ("models: {a: {env: {'': x}}}", 'models.a.env[""]: a variable needs a name'),
+        ("models: {a: {env: {'A=B': x}}}", 'models.a.env["A=B"]: the name of a variable cannot contain `=`'),
+        ('models: {a: {env: {"A\\0": x}}}', 'models.a.env["A\\u0000"]: the name of a variable cannot contain a NUL'),
+        ('defaults: {env: {A: "x\\0y"}}', "defaults.env.A: the value of a variable cannot contain a NUL"),
+        ("database: {url: ''}", "database.url: is no SQLAlchemy URL; write it like sqlite+aiosqlite:///"),
+        ("database: {url: foo}", "database.url: is no SQLAlchemy URL; write it like sqlite+aiosqlite:///"),
+        ("database: {url: 'sqlite:///x.db'}", "database.url: has no async driver; it has to begin with sqlite+aiosqlite"),
+        ("database: {url: 'sqlite+aiosqlite://'}", "database.url: names no file"),
+        ("database: {url: 'mysql+foo://x'}", "database.url: `mysql` is no database that is supported; write it like sqlite"),
+        ("database: {url: 'postgresql+asyncpg://h:x/d'}", "database.url: is no SQLAlchemy URL; write it like postgresql"),
+        ("database: {url: 'postgresql+psycopg2://h/d'}", "database.url: `psycopg2` is no async driver"),
+        *((f"{section}: {{{key}: 0}}", f"{section}.{key}: has to be greater than zero") for section, key in (
+            ("limits", "body"), ("limits", "header"), ("limits", "header_timeout"), ("queue", "request_timeout"),
+            ("timeouts", "suspend"), ("timeouts", "wake"), ("timeouts", "stop"), ("timeouts", "stop_grace"),
+            ("timeouts", "health"), ("timeouts", "stuck"),
+        )),
+        *((f"defaults: {{start: {{{k}: 0}}}}", f"defaults.start.{k}: has to be greater") for k in ("probe", "stall", "deadline")),
+        ("models: {a: {start: {probe: 0s}}}", "models.a.start.probe: has to be greater than zero, else every start fails"),
+        ("models: {a: {memory: 0}}", "models.a.memory: has to be greater than zero"),
+        ("devices: [{id: a, memory: 0}]", "devices[0].memory: has to be greater than zero"),
+        ("timeouts: {stop: 5s}", "timeouts.stop: `timeouts.stop` (5s) is shorter than `timeouts.stop_grace` (10s)"),
+        ("timeouts: {stop_grace: 1m}", "timeouts.stop_grace: `timeouts.stop` (30s) is shorter"),
+        ("server: {host: ''}", "server.host: is empty; write 127.0.0.1"),
+        ("server: {host: '[::1]'}", "server.host: '[::1]': write an IPv6 address without brackets, like `::1`"),
+        ("server: {host: 'localhost:80'}", "server.host: 'localhost:80' has a port in it"),
+        ("cors: {origins: ['https://a.b/']}", "cors.origins[0]: 'https://a.b/' is no origin; write `*`, or scheme://"),
+        ("cors: {origins: ['*', a.b]}", "cors.origins[1]: 'a.b' is no origin"),
+        ("models: {a: {executable: ''}}", "models.a.executable: is empty"),
+        ("defaults: {executable: ''}", "defaults.executable: is empty"),
+        ("models: {a: {model: ''}}", "models.a.model: is empty"),
+        ("models: {a: {model: --help}}", "models.a.model: '--help' would be taken for an option"),
+        ("models: {a: {args: {'': 1}}}", 'models.a.args[""]: an argument\'s name cannot be empty'),
+        ("defaults: {args: {max model len: 1}}", 'defaults.args["max model len"]: an argument\'s name cannot be empty or contain'),
+        ("paths: {data_dir: ''}", "paths.data_dir: is empty"),
+        ("models: {a: {engine: command, command: [x, '{port}', '{prot}']}}", "models.a.command[2]: the command has an unknown placeholder {prot}; known are {host}, {port}"),
+        ("models: {a: {engine: command, command: [x, '{{port}}']}}", "models.a.command: has to contain `{port}`"),
+        ("models: {a: {engine: command, command: [x, '{port}{socket}']}}", "models.a.command: the command mixes {socket}"),
     ],
 )  # fmt: skip
 def test_contradictions(home: Path, text: str, message: str) -> None:
@@ -471,6 +508,21 @@ def test_contradictions(home: Path, text: str, message: str) -> None:
     found = errors(home, text)
     assert len(found) == 1, found
     assert re.sub(r"^vllm-mm\.yaml:[\d:]+ ", "", found[0]).startswith(message), found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "server: {host: '::1'}",
+        "cors: {origins: ['*', 'https://a.b', 'http://localhost:3000', 'http://[::1]:80', 'chrome-extension://abc']}",
+        "timeouts: {stop: 5s, stop_grace: 5s}",
+        "models: {a: {engine: command, command: [x, '{host}:{port}', '{model}', '{{a}}', '{api_key}']}}",
+        "database: {url: 'sqlite+aiosqlite:////a/b.db?timeout=3'}",
+    ],
+)
+def test_what_is_close_to_wrong_and_right(home: Path, text: str) -> None:
+    """The checks refuse no more than what is of no use."""
+    read(home, text)
 
 
 def test_no_auth_beyond_loopback_unless_forced(home: Path) -> None:
@@ -516,6 +568,8 @@ def test_a_model_from_elsewhere() -> None:
         "priority: expected a whole number, not 'x'",
         "memroy: unknown key; did you mean `memory`?",
     ]
+    with pytest.raises(SettingsError, match=r'^env\["A=B"\]: the name of a variable cannot contain `=`'):
+        parse_model("a", {"engine": "sim", "env": {"A=B": "x"}}, settings)
     with pytest.raises(SettingsError, match=r"^command: a `command` engine needs"):
         parse_model("a", {"engine": "command"}, settings)
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from vllm_mm.settings.model import DefaultsConfig, DeviceConfig, ModelConfig, Settings
 from vllm_mm.settings.nodes import KeyPath
+from vllm_mm.settings.values import check_model_values, check_values, placeholders
 from vllm_mm.vocabulary.profile import problems
 
 Finding: TypeAlias = tuple[KeyPath, str]
@@ -27,14 +28,16 @@ def is_loopback(host: str) -> bool:
 
 def check(settings: Settings) -> list[Finding]:
     """Everything that is contradictory in `settings`."""
-    return [*_server(settings), *_devices(settings), *_names(settings), *_models(settings)]
+    return [*check_values(settings), *_server(settings), *_devices(settings), *_names(settings), *_models(settings)]
 
 
 def check_model(
     model: ModelConfig, defaults: DefaultsConfig, devices: tuple[DeviceConfig, ...] | None
 ) -> list[Finding]:
     """Everything that is contradictory in one model; `devices` are the listed ones, None when they are found at start."""
-    return [*_engine(model, defaults), *_wish(model, devices), *_profile(model)]
+    return [
+        *check_model_values(model), *_engine(model, defaults), *_wish(model, devices), *_profile(model),
+    ]  # fmt: skip
 
 
 def _profile(model: ModelConfig) -> Iterator[Finding]:
@@ -44,7 +47,7 @@ def _profile(model: ModelConfig) -> Iterator[Finding]:
 
 
 def without_effect(settings: Settings) -> Iterator[Finding]:
-    """What may be set, and is not in force in this version (docs/configuration.md says the same)."""
+    """What may be set and does nothing: in this version (docs/configuration.md says the same), or where it stands."""
     if "sleep_budget" in settings.host_memory.model_fields_set:
         yield ("host_memory", "sleep_budget"), "has no effect yet: sleeping engines are not counted against a budget"
     if "max_age" in settings.cors.model_fields_set:
@@ -53,6 +56,9 @@ def without_effect(settings: Settings) -> Iterator[Finding]:
         for name in ("request_defaults", "request_overrides"):
             if getattr(model, name):
                 yield ("models", model_id, name), "has no effect yet: requests are passed on as they come"
+        launcher = model.launcher or settings.defaults.launcher
+        if launcher == "warm" and (model.engine or settings.defaults.engine) == "command":
+            yield ("models", model_id, "launcher"), "`warm` has no effect on a `command` engine, it is started locally"
 
 
 def _server(settings: Settings) -> Iterator[Finding]:
@@ -136,7 +142,7 @@ def _engine(model: ModelConfig, defaults: DefaultsConfig) -> Iterator[Finding]:
     if engine == "command":
         if not model.command:
             yield ("command",), "a `command` engine needs its argument list"
-        elif not any("{port}" in part or "{socket}" in part for part in model.command):
+        elif not placeholders(model.command) & {"port", "socket"}:
             yield ("command",), "has to contain `{port}` (or `{socket}`): the engine must listen where it is told to"
     elif model.command:
         yield ("command",), f"is for `engine: command`, but this is a `{engine}` engine"

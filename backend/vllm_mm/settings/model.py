@@ -62,6 +62,13 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _folder(value: object) -> object:
+    """Else the empty text would mean the working directory."""
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("is empty; name a folder, or leave it out")
+    return value
+
+
 def _auto(value: object) -> object:
     return None if value == "auto" else value
 
@@ -187,9 +194,9 @@ class RetentionConfig(Section):
 
 
 class PathsConfig(Section):
-    data_dir: Path = Field(default_factory=_state_dir)
+    data_dir: Annotated[Path, BeforeValidator(_folder)] = Field(default_factory=_state_dir)
     """State: database, logs of the engines, sockets. Made with mode 0700. Default `$XDG_STATE_HOME/vllm-mm`."""
-    cache_dir: Path = Field(default_factory=_cache_dir)
+    cache_dir: Annotated[Path, BeforeValidator(_folder)] = Field(default_factory=_cache_dir)
     """What may be deleted at any time, such as compile caches. Default `$XDG_CACHE_HOME/vllm-mm`."""
 
 
