@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -318,13 +319,13 @@ def main(names: list[str]) -> int:
         return 2
     chosen = [m for m in MUTANTS if not names or m.name in names]
     began, problems = time.monotonic(), 0
-    for mutant in chosen:
-        problem = survives(mutant)
-        problems += problem is not None
-        print(
-            f"{'killed ' if problem is None else 'PROBLEM'} {mutant.name}{'' if problem is None else ': ' + problem}",
-            flush=True,
-        )
+    with ThreadPoolExecutor(max_workers=2) as pool:  # each waits more than it works
+        for mutant, problem in zip(chosen, pool.map(survives, chosen), strict=True):
+            problems += problem is not None
+            print(
+                f"{'killed ' if problem is None else 'PROBLEM'} {mutant.name}{'' if problem is None else ': ' + problem}",
+                flush=True,
+            )
     print(f"{len(chosen) - problems} of {len(chosen)} mutants killed in {time.monotonic() - began:.0f} s")
     return 1 if problems else 0
 

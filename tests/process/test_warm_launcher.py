@@ -293,8 +293,10 @@ def test_the_stamp_sees_an_installation(tmp_path: Path) -> None:
 
     before = installed(str(python))
     assert installed(str(python)) == before
-    (packages / "vllm-0.33.0.dist-info").mkdir()
+    (packages / "__pycache__").mkdir()
     os.utime(packages, ns=(1, 1))
+    assert installed(str(python)) == before, "a cache of Python's is no installation"
+    (packages / "vllm-0.33.0.dist-info").mkdir()
     assert installed(str(python)) != before
 
 

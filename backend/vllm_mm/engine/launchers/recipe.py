@@ -170,13 +170,16 @@ def _recipe(
 
 
 def installed(python: str, packages: Iterable[Path] = ()) -> str:
-    """A digest of when anything was last installed or removed: a folder of packages changes with each, for the
-    names of their metadata folders carry the version."""
+    """A digest of what is installed: the Python, the metadata folders of its packages (their names carry the version),
+    its path files, and the modules of `packages`. Not the time of a folder itself, which changes with Python's caches."""
     root = Path(python).parent.parent
-    places = [Path(python).resolve(), root / "pyvenv.cfg", *packages]
+    places = [Path(python).resolve(), root / "pyvenv.cfg"]
+    for package in packages:
+        places += sorted(package.glob("*.py"))
     for library in ("lib", "lib64"):
-        places += sorted((root / library).glob("python3*/site-packages"))
-        places += sorted((root / library).glob("python3*/dist-packages"))
+        for kind in ("site-packages", "dist-packages"):
+            for folder in sorted((root / library).glob(f"python3*/{kind}")):
+                places += sorted(p for p in folder.iterdir() if p.suffix in {".dist-info", ".egg-info", ".pth"})
     stamps: list[tuple[str, int]] = []
     for place in places:
         try:
