@@ -293,7 +293,10 @@ async def test_run_streams_an_answer(run: Cli) -> None:
         other = await run("run", task, "hello")
         assert (other.exit_code, other.stdout) == (1, "")
         assert "it cannot chat" in other.stderr
-        assert f"curl {run.url}{route}" in other.stderr
+        assert (
+            f"curl {run.url}{route} -H 'Content-Type: application/json' -H \"Authorization: Bearer $VLLM_MM_"
+            in other.stderr
+        )
     wrong = await run("run", "demo", "so wrong")
     assert (wrong.exit_code, "the engine died" in wrong.stderr) == (1, True)
 

@@ -472,6 +472,7 @@ def test_no_model_ids(home: Path, bad: str) -> None:
         ("database: {url: foo}", "database.url: is no SQLAlchemy URL; write it like sqlite+aiosqlite:///"),
         ("database: {url: 'sqlite:///x.db'}", "database.url: has no async driver; it has to begin with sqlite+aiosqlite"),
         ("database: {url: 'sqlite+aiosqlite://'}", "database.url: names no file"),
+        ("database: {url: 'sqlite+aiosqlite:///:memory:'}", "database.url: names no file"),
         ("database: {url: 'mysql+foo://x'}", "database.url: `mysql` is no database that is supported; write it like sqlite"),
         ("database: {url: 'postgresql+asyncpg://h:x/d'}", "database.url: is no SQLAlchemy URL; write it like postgresql"),
         ("database: {url: 'postgresql+psycopg2://h/d'}", "database.url: `psycopg2` is no async driver"),

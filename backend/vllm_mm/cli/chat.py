@@ -1,6 +1,7 @@
 """`run MODEL [PROMPT]`: talk to a model as any OpenAI client would."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
@@ -63,7 +64,8 @@ def _must_chat(server: Server, model: str) -> None:
         does, path, body = route
         request = json.dumps({"model": model, **body})
         key = "" if server.token is None else ' -H "Authorization: Bearer $VLLM_MM_TOKEN"'
-        fail(f"{model} {does}; it cannot chat. Try:\n  curl {server.url}{path}{key} -d '{request}'")
+        kind = " -H 'Content-Type: application/json'"
+        fail(f"{model} {does}; it cannot chat. Try:\n  curl {server.url}{path}{kind}{key} -d {shlex.quote(request)}")
 
 
 def _lines() -> Iterator[str]:

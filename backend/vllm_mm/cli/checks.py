@@ -60,6 +60,7 @@ def look(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
     found, devices_here = devices(settings)
     yield from found
     yield from fits(catalog, devices_here)
+    yield from fit_together(catalog, devices_here)
     yield sockets_in(run_dir(settings.paths.data_dir, "0" * 32))
     yield memory()
     yield disk("data", settings.paths.data_dir, 1 * GIB)
@@ -172,6 +173,30 @@ def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
             status = Status.FAIL if answer.permanent else Status.WARN
             advice = "give it less (`memory`, a smaller model or context), or other devices"
             yield Finding(f"model {spec.id}", status, f"{answer.reason} ({need.source})", advice)
+
+
+def fit_together(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
+    """Whether those that are loaded at the start (`pinned` or `preload`) have room beside each other; one finding at most."""
+    known = {device.id: device for device in here}
+    ledger = Ledger(known)
+    kept: list[str] = []
+    wanted = [spec for spec in catalog if spec.pinned or spec.preload] if here else []
+    for spec in sorted(wanted, key=lambda s: not s.pinned):
+        need = footprint(spec, known, {}).per_device
+        alone, beside = (
+            place(there, spec.devices, need, (), 0.0, min_dwell=0.0, drain_busy=True)
+            for there in (Ledger(known), ledger)
+        )
+        if isinstance(alone, NoPlacement):
+            continue  # `fits` tells of it
+        if isinstance(beside, NoPlacement):
+            what = "pinned" if spec.pinned else "preloaded"
+            detail = f"{what}, and there is no room for it beside {', '.join(kept)}, pinned or preloaded as well"
+            advice = "take `pinned` or `preload` off one of them, or give them less (`memory`)"
+            yield Finding(f"model {spec.id}", Status.WARN, detail, advice)
+            return
+        ledger = ledger.reserve(spec.id, beside.device_bytes)
+        kept.append(spec.id)
 
 
 def sockets_in(directory: Path) -> Finding:

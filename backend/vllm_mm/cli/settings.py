@@ -69,14 +69,15 @@ def validate(file: Annotated[Path, typer.Argument(help="A configuration file.")]
 
 def _doubts(settings: "Settings", models: "Catalog") -> "Iterator[str]":
     """What is allowed, and hardly meant."""
-    from vllm_mm.cli.checks import declared_devices, fits  # noqa: PLC0415  # as above
+    from vllm_mm.cli.checks import declared_devices, fit_together, fits  # noqa: PLC0415  # as above
     from vllm_mm.settings import format_path, without_effect  # noqa: PLC0415  # as above
 
     if not len(models):
         yield "it declares no models; see `models` in docs/configuration.md, or make some with `vllm-mm add`"
     for path, message in without_effect(settings):
         yield f"{format_path(path)} {message}"
-    for finding in fits(models, declared_devices(settings)):
+    here = declared_devices(settings)
+    for finding in (*fits(models, here), *fit_together(models, here)):
         yield f"{finding.name}: {finding.detail}; {finding.advice}"
 
 

@@ -181,7 +181,7 @@ def _database_url(url: str) -> str:
             return f"{said}; it has to begin with sqlite+aiosqlite, {form}"
         return f"{said}; write it like postgresql+asyncpg://user@host/name"
     if database == "sqlite":
-        return "" if re.match(r"///.", rest) else f"names no file; {form}"
+        return "" if re.match(r"///(?!:memory:)[^?]", rest) else f"names no file; {form}"
     return _unparsable(url)
 
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, event, make_url
+from sqlalchemy import URL, Connection, event, make_url
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from vllm_mm.domain.errors import ConfigError
@@ -25,8 +26,8 @@ def _json(value: Any) -> str:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file behind a SQLite URL; None for another database, or one in memory."""
-    parsed = make_url(url)
+    """The file behind a SQLite URL; None for another database, or one in memory. Raises ConfigError when it is no URL."""
+    parsed = _parsed(url)
     if (
         parsed.get_backend_name() != "sqlite"
         or not parsed.database
@@ -36,10 +37,18 @@ def sqlite_path(url: str) -> Path | None:
     return Path(parsed.database)
 
 
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError) as e:  # a port that is no number is a ValueError
+        # The URL itself is not told: it may have a password.
+        raise ConfigError("database.url is no SQLAlchemy URL; write it like sqlite+aiosqlite:///state.db") from e
+
+
 def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
     """An engine with our pragmas. Raises ConfigError when the URL or its driver is of no use."""
     try:
-        parsed = make_url(url)
+        parsed = _parsed(url)
         lite = parsed.get_backend_name() == "sqlite"
         if not lite:
             return create_async_engine(parsed, pool_size=5, pool_pre_ping=True, json_serializer=_json)
@@ -50,6 +59,8 @@ def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
         # The driver would begin transactions by itself, late and without IMMEDIATE: with None we say when.
         connect_args = {"isolation_level": None, "timeout": BUSY_TIMEOUT_MS / 1000}
         engine = create_async_engine(parsed, connect_args=connect_args, json_serializer=_json)
+    except ConfigError:
+        raise
     except ImportError as e:
         raise ConfigError(f"the driver of database.url is not installed: {e}; install it, or use SQLite") from e
     except OSError as e:

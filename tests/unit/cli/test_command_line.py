@@ -122,6 +122,16 @@ def test_validate_a_good_file(cli: Cli) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("url", ["", "foo", "sqlite:///x.db", "mysql+foo://x", "postgresql+asyncpg://h:x/d"])
+@pytest.mark.parametrize("command", [("doctor",), ("db", "upgrade"), ("db", "backup", "copy.db")])
+def test_a_database_url_of_no_use_is_told(cli: Cli, command: tuple[str, ...], url: str) -> None:
+    """Its key and its line, and no traceback."""
+    (cli.cwd / "bad.yaml").write_text(f"database:\n  url: '{url}'\n")
+    result = cli.now(*command, "--config", "bad.yaml")
+    assert (result.exit_code, "bad.yaml:2: database.url: " in result.output) == (1, True)
+    assert "Traceback" not in result.output
+
+
 @pytest.mark.parametrize(
     ("text", "warning"),
     [
@@ -132,6 +142,10 @@ def test_validate_a_good_file(cli: Cli) -> None:
          "empty.yaml: warning: model m: "),
         (CONFIG + "  b: {engine: sim, request_defaults: {temperature: 0}}\n",
          "empty.yaml: warning: models.b.request_defaults has no effect yet"),
+        ("devices: [{id: a, memory: 9GiB, simulated: true}]\ndefaults: {engine: sim}\nmodels: {m: {memory: 5GiB, preload: true}, n: {memory: 5GiB, pinned: true, preload: true}}\n",
+         "empty.yaml: warning: model m: preloaded, and there is no room for it beside n, pinned or preloaded"),
+        (CONFIG + "  c: {engine: command, command: [x, '{port}'], launcher: warm, memory: 1GiB}\n",
+         "empty.yaml: warning: models.c.launcher `warm` has no effect on a `command` engine"),
         (CONFIG + "host_memory: {sleep_budget: 1GiB}\n", "empty.yaml: warning: host_memory.sleep_budget has no effect yet"),
     ],
 )  # fmt: skip

@@ -120,6 +120,8 @@ def test_urls_that_are_of_no_use(tmp_path: Path) -> None:
     """The message says what is wrong with database.url."""
     with pytest.raises(ConfigError, match=r"database\.url"):
         Database("nonsense")
+    with pytest.raises(ConfigError, match=r"database\.url is no SQLAlchemy URL; write it like sqlite\+aiosqlite:///"):
+        sqlite_path("postgresql+asyncpg://h:x/d")
     with pytest.raises(ConfigError, match="driver"):
         Database("mysql+asyncmy://h/d")
     (tmp_path / "file").write_text("")
