@@ -322,7 +322,7 @@ forever()
 async def test_a_start_that_comes_to_nothing_leaves_no_directory(rig: Rig, env: dict[str, str]) -> None:
     """An environment that no program can be given: an error, and neither process, nor work directory."""
     plan = rig.plan("", env=env)
-    with pytest.raises(ValueError, match="illegal|null"):
+    with pytest.raises(ValueError, match=r"illegal|null"):
         await rig.launcher.start(plan)
     assert not plan.workdir.exists()
 

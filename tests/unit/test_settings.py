@@ -485,7 +485,7 @@ def test_no_model_ids(home: Path, bad: str) -> None:
         ("models: {a: {start: {probe: 0s}}}", "models.a.start.probe: has to be greater than zero, else every start fails"),
         ("models: {a: {memory: 0}}", "models.a.memory: has to be greater than zero"),
         ("devices: [{id: a, memory: 0}]", "devices[0].memory: has to be greater than zero"),
-        ("timeouts: {stop: 5s}", "timeouts.stop: `timeouts.stop` (5s) is shorter than `timeouts.stop_grace` (10s)"),
+        ("timeouts: {stop: 5s, stop_grace: 10s}", "timeouts.stop: `timeouts.stop` (5s) is shorter than `timeouts.stop_grace` (10s)"),
         ("timeouts: {stop_grace: 1m}", "timeouts.stop_grace: `timeouts.stop` (30s) is shorter"),
         ("server: {host: ''}", "server.host: is empty; write 127.0.0.1"),
         ("server: {host: '[::1]'}", "server.host: '[::1]': write an IPv6 address without brackets, like `::1`"),

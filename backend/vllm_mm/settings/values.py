@@ -130,7 +130,7 @@ def _timeouts(settings: Settings) -> Iterator[Finding]:
     for name in type(timeouts).model_fields:
         if not getattr(timeouts, name):
             yield ("timeouts", name), _TOO_SMALL
-    if 0 < timeouts.stop < timeouts.stop_grace:
+    if "stop_grace" in timeouts.model_fields_set and 0 < timeouts.stop < timeouts.stop_grace:
         name = "stop" if "stop" in timeouts.model_fields_set else "stop_grace"
         message = (
             f"`timeouts.stop` ({timeouts.stop:g}s) is shorter than `timeouts.stop_grace` ({timeouts.stop_grace:g}s), "
