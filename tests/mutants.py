@@ -243,13 +243,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/process/test_warm_launcher.py::test_a_zygote_ends_with_its_owner",),
     ),
     Mutant(
-        "mixed-answers", "questions to a zygote are not put one after another",
-        "backend/vllm_mm/engine/launchers/forker.py",
-        "            async with self._lock:\n                return await work()\n", "            return await work()\n",
-        ("tests/process/test_warm_launcher.py::test_a_question_that_was_given_up_confuses_nobody",),
-        more=(("        return await asyncio.shield(self._begin(exchange))\n", "        return await self._begin(exchange)\n"),),
-    ),
-    Mutant(
         "abandoned-engine", "the engine of a start that was cancelled lives on",
         "backend/vllm_mm/engine/launchers/forker.py",
         "            work.add_done_callback(self._discard)\n            raise\n", "            raise\n",
