@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import http.client
 import json
+import subprocess
 import sys
 import tempfile
 import threading
@@ -60,6 +61,24 @@ def summary(values: list[float]) -> dict[str, float]:
         "p99_ms": round(1000 * quantile(values, 0.99), 2),
         "max_ms": round(1000 * values[-1], 2),
     }
+
+
+def control() -> dict[str, float]:
+    """What this machine takes for the same reads of memory at once and after pauses, in a process of its own that does
+    nothing else (ms, medians). Where the second is many times the first, the machine takes memory from idle processes, and
+    the stalls below are its."""
+    script = (
+        "import time\nd = {i: str(i) for i in range(200000)}\n"
+        "for pause in (0, 0.2):\n"
+        "    took = []\n"
+        "    for _ in range(7):\n"
+        "        time.sleep(pause); began = time.perf_counter()\n"
+        "        sum(len(d[k]) for k in range(0, 200000, 40)); took.append(time.perf_counter() - began)\n"
+        "    print(round(1000 * sorted(took)[3], 2))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    at_once, paused = map(float, run.stdout.split())
+    return {"at_once_ms": at_once, "after_200_ms_pause_ms": paused}
 
 
 async def measure(load: float, rate: float) -> dict[str, object]:
@@ -131,7 +150,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=50.0, help="requests to A a second")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = asyncio.run(measure(options.load, options.rate))
+    found = {"control": control(), **asyncio.run(measure(options.load, options.rate))}
     print(json.dumps(found) if options.json else "\n".join(f"{k}: {v}" for k, v in found.items()))
     return 0 if found["held"] else 1
 

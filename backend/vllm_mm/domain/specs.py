@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, TypeAlias
 
 ArgValue: TypeAlias = str | int | float | bool | list[Any] | dict[str, Any] | None
@@ -87,7 +88,7 @@ class DeviceWish:
     ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelSpec:
     """Everything needed to start one model. Two specs with the same `fingerprint` start the same engine."""
 
@@ -125,7 +126,7 @@ class ModelSpec:
         """The id first: vLLM answers with the first name whatever alias was asked for."""
         return (self.id, *self.aliases)
 
-    @property
+    @cached_property  # asked for in every round of the scheduler; kept in the __dict__, hence no slots
     def fingerprint(self) -> str:
         """16 hex digits over what the process depends on; pins, aliases' order, idle times and the
         launcher do not count."""

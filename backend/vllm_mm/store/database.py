@@ -100,6 +100,7 @@ class Database:
         self._lite = self._engine.dialect.name == "sqlite"
         # SQLite has one writer at a time: waiting here is fair and needs no connection.
         self._writer = asyncio.Lock() if self._lite else None
+        self._upserts: dict[tuple[type[Any], tuple[str, ...]], Any] = {}
 
     @property
     def engine(self) -> AsyncEngine:
@@ -129,7 +130,14 @@ class Database:
         return make(table).on_conflict_do_nothing(index_elements=list(unique))
 
     def upsert(self, table: type[Any], *unique: str) -> Any:
-        """An INSERT that replaces the row with the same `unique` columns."""
+        """An INSERT that replaces the row with the same `unique` columns. Made once: making it takes longer than to run it,
+        and all of that on the event loop."""
+        known = self._upserts.get((table, unique))
+        if known is None:
+            known = self._upserts[table, unique] = self._make_upsert(table, unique)
+        return known
+
+    def _make_upsert(self, table: type[Any], unique: tuple[str, ...]) -> Any:
         make = sqlite.insert if self._lite else postgresql.insert
         statement = make(table)
         columns: list[str] = [c.name for c in table.__table__.columns]
