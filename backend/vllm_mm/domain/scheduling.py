@@ -151,6 +151,24 @@ def _serve(lane: Lane) -> Grant | Hold:
     return Grant(lane.model, tuple(queue[: lane.free_slots]))
 
 
+def foregone(lane: Lane, own: Reservation | None) -> Hold | Refuse | None:
+    """What the state of a lane's own instance decides, whatever the policy; None when there is something to choose:
+    a load, or, with a reservation of its `own`, a wake."""
+    if lane.state in {State.BACKOFF, State.FAILED}:
+        return Refuse(lane.model, "")
+    if lane.state in {State.DRAINING, State.SUSPENDING, State.STOPPING}:
+        return Hold(lane.model, "stopping")
+    if lane.state in {State.STARTING, State.WAKING}:
+        return Hold(lane.model, "loading")
+    if own is None:
+        return None
+    if own.leaving:
+        return Hold(lane.model, "stopping")
+    if lane.state is State.STOPPED or not own.begun:
+        return Hold(lane.model, "loading: waits for its memory")
+    return None
+
+
 class _Board:
     """What the decisions of one round have changed so far."""
 
@@ -175,20 +193,10 @@ class _Board:
         return since, -lane.priority, lane.model
 
     def decide(self, lane: Lane) -> Decision:
-        if lane.state in {State.BACKOFF, State.FAILED}:
-            return Refuse(lane.model, "")
-        if lane.state in {State.DRAINING, State.SUSPENDING, State.STOPPING}:
-            return Hold(lane.model, "stopping")
-        if lane.state in {State.STARTING, State.WAKING}:
-            return Hold(lane.model, "loading")
         own = self._ledger.reservations.get(lane.model)
-        if own is None:
-            return self._load(lane, lane.wish)
-        if own.leaving:
-            return Hold(lane.model, "stopping")
-        if lane.state is State.STOPPED or not own.begun:
-            return Hold(lane.model, "loading: waits for its memory")
-        return self._wake(lane, own)
+        if (decided := foregone(lane, own)) is not None:
+            return decided
+        return self._load(lane, lane.wish) if own is None else self._wake(lane, own)
 
     def _wake(self, lane: Lane, own: Reservation) -> Decision:
         blocked = [self._closed[d] for d in own.device_bytes if d in self._closed]

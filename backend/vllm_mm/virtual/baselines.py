@@ -6,11 +6,8 @@ from dataclasses import replace
 
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Ledger, Placement, Resident, place
-from vllm_mm.domain.scheduling import Decision, Grant, Hold, Lane, Load, Refuse, Rules, Ticket, View
+from vllm_mm.domain.scheduling import Decision, Grant, Hold, Lane, Load, Refuse, Rules, Ticket, View, foregone
 from vllm_mm.domain.specs import DeviceWish
-
-_ON_THE_WAY = frozenset({State.STARTING, State.WAKING})
-_LEAVING = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
 
 
 def fifo(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
@@ -78,15 +75,9 @@ class _Board:
         self._now = now
 
     def load(self, lane: Lane) -> Decision:
-        if lane.state in {State.BACKOFF, State.FAILED}:
-            return Refuse(lane.model, "")
-        if lane.state in _LEAVING:
-            return Hold(lane.model, "stopping")
         own = self._ledger.reservations.get(lane.model)
-        if lane.state in _ON_THE_WAY or (own is not None and (lane.state is State.STOPPED or not own.begun)):
-            return Hold(lane.model, "loading")
-        if own is not None and own.leaving:
-            return Hold(lane.model, "stopping")
+        if (decided := foregone(lane, own)) is not None:
+            return decided
         wish = lane.wish if own is None else DeviceWish(ids=tuple(own.device_bytes))
         found = place(
             self._ledger.release(lane.model), wish, lane.per_device, self._residents, self._now,

@@ -20,13 +20,12 @@ from math import inf
 
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Ledger, NoPlacement, Placement, Resident, place
-from vllm_mm.domain.scheduling import Decision, Grant, Hold, Lane, Load, Refuse, Rules, View
+from vllm_mm.domain.scheduling import Decision, Grant, Hold, Lane, Load, Refuse, Rules, View, foregone
 from vllm_mm.domain.specs import DeviceWish
 from vllm_mm.virtual.outlook import Backlog, Outlook
 
 QUANTUM = 10.0
 """Seconds for which a resident may go on although somebody is overdue, in the hope of a moment without requests."""
-_LEAVING = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
 _ON_THE_WAY = frozenset({State.STARTING, State.WAKING})
 
 
@@ -102,15 +101,9 @@ class _Board:
         return self._outlook.rates.get(model, 0.0) * self._away(model) ** 2 / 2
 
     def decide(self, lane: Lane) -> Decision:
-        if lane.state in {State.BACKOFF, State.FAILED}:
-            return Refuse(lane.model, "")
-        if lane.state in _LEAVING:
-            return Hold(lane.model, "stopping")
         own = self._ledger.reservations.get(lane.model)
-        if lane.state in _ON_THE_WAY or (own is not None and (lane.state is State.STOPPED or not own.begun)):
-            return Hold(lane.model, "loading")
-        if own is not None and own.leaving:
-            return Hold(lane.model, "stopping")
+        if (decided := foregone(lane, own)) is not None:
+            return decided
         return self._load(lane, lane.wish if own is None else DeviceWish(ids=tuple(own.device_bytes)))
 
     def _load(self, lane: Lane, wish: DeviceWish) -> Decision:
