@@ -297,6 +297,24 @@ models:
     assert len(found) == len(expected), found
 
 
+def test_how_a_model_sleeps_is_checked(home: Path) -> None:
+    """One of the two levels, a known mode, and something has to be given back."""
+    text = """\
+models:
+  a: {sleep: {level: 3}}
+  b: {sleep: {mode: allways, level: 0}}
+  c: {memory: 2GiB, sleep: {keeps: 2GiB}}
+  d: {memory: 2GiB, sleep: {keeps: 1GiB, mode: always, level: 2}}
+  e: {sleep: {keeps: auto}}
+"""
+    assert [line.partition(": models.")[2] for line in errors(home, text)] == [
+        "a.sleep.level: 3 is too big; at most 2",
+        "b.sleep.mode: 'allways' is none of 'auto', 'always' or 'never'; did you mean `always`?",
+        "b.sleep.level: 0 is too small; at least 1",
+        "c.sleep.keeps: has to be smaller than `memory`, else sleep gives nothing back; or use `mode: never`",
+    ]
+
+
 def test_the_profile_of_a_simulated_engine_is_checked(home: Path) -> None:
     """Its keys and values are refused here already, with their lines, and not only by the engine when it starts."""
     text = """\

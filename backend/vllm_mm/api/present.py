@@ -16,6 +16,7 @@ from vllm_mm.api.schemas import (
     ProgressOut,
     ReservationOut,
     RetryOut,
+    SleepOut,
     StartLimitsOut,
     VictimOut,
 )
@@ -76,6 +77,7 @@ def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOu
         devices=DeviceWishOut(count=spec.devices.count, ids=list(spec.devices.ids)), memory=spec.memory,
         pinned=manager.pinned(spec), preload=spec.preload, priority=spec.priority, concurrency=spec.concurrency,
         idle=IdleOut(**asdict(spec.idle)), start=StartLimitsOut(**asdict(spec.start)), retry=RetryOut(**asdict(spec.retry)),
+        sleep=SleepOut(**asdict(spec.sleep), why_not=manager.why_no_sleep(spec)),
         request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides), lora=dict(spec.lora),
         fingerprint=spec.fingerprint, footprint=footprint(manager.footprint(spec)),
         instance=instance(manager, spec.id) if has_run(manager, spec.id) else None,

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from vllm_mm.control.plan import Act
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.specs import EngineKind, LauncherKind, Source, Task
+from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
 from vllm_mm.settings import ModelConfig
 
 
@@ -91,6 +91,14 @@ class RetryOut(Out):
     stable_after: float
 
 
+class SleepOut(Out):
+    mode: SleepMode
+    level: int
+    keeps: int | None
+    why_not: str
+    """Why it is not put to sleep; empty when it can be."""
+
+
 class ModelOut(Out):
     """A model: what was declared, where, what it takes, and its engine."""
 
@@ -117,6 +125,7 @@ class ModelOut(Out):
     idle: IdleOut
     start: StartLimitsOut
     retry: RetryOut
+    sleep: SleepOut
     request_defaults: dict[str, Any]
     request_overrides: dict[str, Any]
     lora: dict[str, str]

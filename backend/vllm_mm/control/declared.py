@@ -12,6 +12,8 @@ from vllm_mm.domain.specs import (
     LauncherKind,
     ModelSpec,
     RetryPolicy,
+    SleepMode,
+    SleepSpec,
     Source,
     StartLimits,
     Task,
@@ -45,6 +47,7 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         idle=IdlePolicy(**_merged(defaults.idle, model.idle)),
         start=StartLimits(**_merged(defaults.start, model.start)),
         retry=RetryPolicy(**_merged(defaults.retry, model.retry)),
+        sleep=_sleep(_merged(defaults.sleep, model.sleep)),
         request_defaults=model.request_defaults,
         request_overrides=model.request_overrides,
         lora=model.lora,
@@ -104,6 +107,10 @@ def model_config_from_api(model_id: str, raw: Mapping[str, Any], settings: Setti
 def spec_from_api(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelSpec:
     """As `model_config_from_api`, as far as the spec."""
     return spec(model_id, model_config_from_api(model_id, raw, settings), settings.defaults, Source.API)
+
+
+def _sleep(values: Mapping[str, Any]) -> SleepSpec:
+    return SleepSpec(SleepMode(values["mode"]), values["level"], values["keeps"])
 
 
 def _merged(defaults: Section, own: Section) -> dict[str, Any]:

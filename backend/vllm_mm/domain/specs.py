@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 ArgValue: TypeAlias = str | int | float | bool | list[Any] | dict[str, Any] | None
 
 GIB = 1024**3
+_SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "q": "quantization"}
 
 
 class EngineKind(StrEnum):
@@ -80,6 +81,27 @@ class IdlePolicy:
     stop_after: float | None = 3600.0
 
 
+class SleepMode(StrEnum):
+    """Whether an engine is put to sleep."""
+
+    AUTO = "auto"
+    """Where it is known to have vLLM's sleep mode (`domain.tiers.why_no_sleep`)."""
+    ALWAYS = "always"
+    """It has vLLM's routes, whatever is known of it."""
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class SleepSpec:
+    """How a model sleeps."""
+
+    mode: SleepMode = SleepMode.AUTO
+    level: int = 1
+    """1: weights in host memory. 2: weights dropped, and read again from disk at the wake."""
+    keeps: int | None = None
+    """Bytes that stay in use on each device during sleep; None means estimated, then measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceWish:
     """Which devices a model wants: explicit ids, or any `count` (its tensor-parallel size)."""
@@ -116,6 +138,7 @@ class ModelSpec:
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     start: StartLimits = field(default_factory=StartLimits)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    sleep: SleepSpec = field(default_factory=SleepSpec)
     request_defaults: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
     request_overrides: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
     lora: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -125,6 +148,16 @@ class ModelSpec:
     def served_names(self) -> tuple[str, ...]:
         """The id first: vLLM answers with the first name whatever alias was asked for."""
         return (self.id, *self.aliases)
+
+    @cached_property
+    def arguments(self) -> Mapping[str, ArgValue]:
+        """`args` by vLLM's own option names, without dashes in front. Words after a dot are keys of a JSON option."""
+        found: dict[str, ArgValue] = {}
+        for key, value in self.args.items():
+            head, dot, rest = key.lstrip("-").partition(".")
+            head = head.replace("_", "-")
+            found[_SHORT.get(head, head) + dot + rest] = value
+        return found
 
     @cached_property  # asked for in every round of the scheduler; kept in the __dict__, hence no slots
     def fingerprint(self) -> str:
@@ -150,4 +183,7 @@ class ModelSpec:
             }
         }
         process["aliases"] = sorted(self.aliases)
+        process["sleep"] = (
+            self.sleep.mode
+        )  # it decides about `enable-sleep-mode`; level and keeps are no start's business
         return hashlib.sha256(json.dumps(process, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -82,11 +82,8 @@ class Acts(Registry):
     async def sleep(self, model: str, cause: str) -> None:
         """Drain, then put to sleep. Raises Conflict where the engine cannot."""
         instance = self.require(model)
-        if not self.can_sleep(instance.spec):
-            raise Conflict(
-                f"{model} cannot sleep: its engine has no sleep mode here (vLLM on a GPU with `enable-sleep-mode` "
-                "in its args has one, the CPU build has none). Stop it instead."
-            )
+        if reason := self.why_no_sleep(instance.spec):
+            raise Conflict(f"{model} cannot sleep: {reason}. Stop it instead.")
         await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
 
     async def wake(self, model: str, cause: str) -> None:

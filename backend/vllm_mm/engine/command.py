@@ -15,6 +15,7 @@ from pathlib import Path
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.specs import GIB, ArgValue, EngineKind, ModelSpec, Task
+from vllm_mm.domain.tiers import why_no_sleep
 from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE, Address
 from vllm_mm.vocabulary.profile import IMPORTS_VARIABLE
 from vllm_mm.vocabulary.quantities import parse_duration
@@ -37,7 +38,6 @@ _OURS = {
     "served-model-name": "use the model's id and its `aliases`",
     "api-key": "nobody but the server reaches the engine, and keys do not belong on command lines; use the server's keys",
 }
-_SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "q": "quantization"}
 _APPENDED = frozenset({"middleware"})
 """vLLM options that take one value each time they are given; other lists follow one option."""
 
@@ -55,14 +55,8 @@ _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 
 
 def can_sleep(spec: ModelSpec, devices: Sequence[Device]) -> bool:
-    """Whether the engine of `spec` is started with sleep mode. vLLM has it on GPUs (its CPU build refuses to start with
-    it), unless the spec's args say `enable-sleep-mode: false`; a simulated engine has it everywhere."""
-    if _arguments(spec).get("enable-sleep-mode", True) is not True:
-        return False
-    if spec.engine is EngineKind.SIM:
-        return True
-    candidates = [d for d in devices if not spec.devices.ids or d.id in spec.devices.ids]
-    return spec.engine is EngineKind.VLLM and bool(candidates) and all(d.kind == "gpu" for d in candidates)
+    """Whether the engine of `spec` is started so that it can be put to sleep on these devices."""
+    return not why_no_sleep(spec, devices)
 
 
 def address_for(spec: ModelSpec, workdir: Path) -> Address:
@@ -146,7 +140,7 @@ def build(
     if gpus:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    elif spec.engine is EngineKind.VLLM and "kv-cache-memory-bytes" not in _arguments(spec):
+    elif spec.engine is EngineKind.VLLM and "kv-cache-memory-bytes" not in spec.arguments:
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_cpu_kv_cache_gib(spec, chosen)))
     env.update(_own_env(spec, token))
     env["SPT_NOENV"] = "1"  # a process that renames itself must not write over its environment (setproctitle)
@@ -187,18 +181,8 @@ def _cpu_kv_cache_gib(spec: ModelSpec, devices: Sequence[Device]) -> int:
     return max(1, min(CPU_KV_CACHE_GIB, size // GIB))
 
 
-def _arguments(spec: ModelSpec) -> dict[str, ArgValue]:
-    """The spec's args by vLLM's own option names, without dashes in front. Words after a dot are keys of a JSON option."""
-    found: dict[str, ArgValue] = {}
-    for key, value in spec.args.items():
-        head, dot, rest = key.lstrip("-").partition(".")
-        head = head.replace("_", "-")
-        found[_SHORT.get(head, head) + dot + rest] = value
-    return found
-
-
 def _user_arguments(spec: ModelSpec) -> dict[str, ArgValue]:
-    arguments = _arguments(spec)
+    arguments = dict(spec.arguments)
     for name, reason in _OURS.items():
         if name in arguments:
             raise ConfigError(f"{spec.id}: `{name}` cannot be set in args: {reason}")
@@ -235,7 +219,7 @@ def _text(value: object) -> str:
 
 def _vllm(spec: ModelSpec, address: Address, devices: Sequence[Device], *, sleeps: bool) -> tuple[str, ...]:
     ours: dict[str, ArgValue] = {"disable-uvicorn-access-log": True, "enable-request-id-headers": True}
-    if sleeps:
+    if sleeps and any(d.kind == "gpu" for d in devices):  # the CPU build refuses to start with it
         ours["enable-sleep-mode"] = True
     if spec.devices.count > 1:
         ours["tensor-parallel-size"] = spec.devices.count

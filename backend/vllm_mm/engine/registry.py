@@ -8,7 +8,7 @@ from vllm_mm.domain.errors import UnknownModel
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine import command
+from vllm_mm.domain.tiers import why_no_sleep
 from vllm_mm.engine.footprint import Footprint, footprint
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.loading import eta
@@ -66,8 +66,12 @@ class Registry(ABC):
         return tuple(self._room.ledger.devices.values())
 
     def can_sleep(self, spec: ModelSpec) -> bool:
-        """Whether its engine has a sleep mode on the devices it would use here."""
-        return command.can_sleep(spec, self.devices())
+        """Whether its engine is put to sleep on the devices it would use here."""
+        return not self.why_no_sleep(spec)
+
+    def why_no_sleep(self, spec: ModelSpec) -> str:
+        """Why not, for people; empty when it can be."""
+        return why_no_sleep(spec, self.devices())
 
     def learned(self, fingerprint: str, device: str, size: int) -> None:
         """A footprint was measured (bytes)."""

@@ -1,36 +1,41 @@
 """The configuration: one frozen tree, made from flags, environment, file and defaults by `load`."""
 
 from vllm_mm.settings.checks import is_loopback, without_effect
-from vllm_mm.settings.load import find_config, key_paths, load, parse_model, schema
-from vllm_mm.settings.model import (
-    AuthConfig,
-    CorsConfig,
-    DatabaseConfig,
-    DefaultsConfig,
+from vllm_mm.settings.fields import Section
+from vllm_mm.settings.fleet import (
     DeviceConfig,
-    DeviceWishConfig,
     HostMemoryConfig,
-    IdleConfig,
-    LimitsConfig,
-    LogConfig,
-    MetricsConfig,
-    ModelConfig,
-    PathsConfig,
     QueueConfig,
-    RetentionConfig,
-    RetryConfig,
-    Section,
-    ServerConfig,
-    Settings,
-    StartConfig,
     SwapConfig,
     TimeoutsConfig,
     WarmConfig,
-    default_data_dir,
+)
+from vllm_mm.settings.load import find_config, key_paths, load, parse_model, schema
+from vllm_mm.settings.models import (
+    DefaultsConfig,
+    DeviceWishConfig,
+    IdleConfig,
+    ModelConfig,
+    RetryConfig,
+    SleepConfig,
+    StartConfig,
 )
 from vllm_mm.settings.nodes import Origin, Problem, SettingsError, format_path
 from vllm_mm.settings.redact import redacted
+from vllm_mm.settings.root import Settings
+from vllm_mm.settings.server import (
+    AuthConfig,
+    CorsConfig,
+    DatabaseConfig,
+    LimitsConfig,
+    LogConfig,
+    MetricsConfig,
+    PathsConfig,
+    RetentionConfig,
+    ServerConfig,
+)
 from vllm_mm.settings.units import Duration, Size, format_duration, format_size, parse_duration, parse_size
+from vllm_mm.settings.xdg import default_data_dir
 
 __all__ = [
     "AuthConfig",
@@ -57,6 +62,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Size",
+    "SleepConfig",
     "StartConfig",
     "SwapConfig",
     "TimeoutsConfig",

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
-from vllm_mm.settings.model import DefaultsConfig, DeviceConfig, ModelConfig, Settings
+from vllm_mm.settings.fleet import DeviceConfig
+from vllm_mm.settings.models import DefaultsConfig, ModelConfig
 from vllm_mm.settings.nodes import KeyPath
+from vllm_mm.settings.root import Settings
 from vllm_mm.settings.values import check_model_values, check_values, placeholders
 from vllm_mm.vocabulary.profile import problems
 
@@ -36,7 +38,7 @@ def check_model(
 ) -> list[Finding]:
     """Everything that is contradictory in one model; `devices` are the listed ones, None when they are found at start."""
     return [
-        *check_model_values(model), *_engine(model, defaults), *_wish(model, devices), *_profile(model),
+        *check_model_values(model), *_engine(model, defaults), *_wish(model, devices), *_profile(model), *_sleep(model),
     ]  # fmt: skip
 
 
@@ -44,6 +46,12 @@ def _profile(model: ModelConfig) -> Iterator[Finding]:
     """What the simulated engine would refuse at its start."""
     for key, message in problems(model.sim):
         yield ("sim", key), message
+
+
+def _sleep(model: ModelConfig) -> Iterator[Finding]:
+    keeps, memory = model.sleep.keeps, model.memory
+    if keeps is not None and memory is not None and keeps >= memory:
+        yield ("sleep", "keeps"), "has to be smaller than `memory`, else sleep gives nothing back; or use `mode: never`"
 
 
 def without_effect(settings: Settings) -> Iterator[Finding]:

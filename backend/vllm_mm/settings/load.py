@@ -12,13 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from vllm_mm.settings.checks import check, check_model
-from vllm_mm.settings.model import (
-    ModelConfig,
-    Section,
-    Settings,
-    check_model_id,
-    default_config_dir,
-)
+from vllm_mm.settings.fields import Section, check_model_id
+from vllm_mm.settings.models import ModelConfig
 from vllm_mm.settings.nodes import (
     KeyPath,
     Node,
@@ -30,7 +25,9 @@ from vllm_mm.settings.nodes import (
     overlay,
     to_python,
 )
+from vllm_mm.settings.root import Settings
 from vllm_mm.settings.sources import from_defaults, from_environment, from_file, from_flags, inner_section
+from vllm_mm.settings.xdg import default_config_dir
 
 FILE_NAME = "vllm-mm.yaml"
 

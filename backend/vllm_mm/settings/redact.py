@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from vllm_mm.settings.model import Settings
+from vllm_mm.settings.root import Settings
 
 MASK = "***"
 _SECRET = re.compile(r"token|key|secret|passw|credential|auth", re.IGNORECASE)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from vllm_mm.settings.model import Section, Settings, default_cache_dir, default_data_dir
+from vllm_mm.settings.fields import Section
 from vllm_mm.settings.nodes import (
     KeyPath,
     Node,
@@ -17,6 +17,8 @@ from vllm_mm.settings.nodes import (
     overlay,
     read_file,
 )
+from vllm_mm.settings.root import Settings
+from vllm_mm.settings.xdg import default_cache_dir, default_data_dir
 
 PREFIX = "VLLM_MM_"
 NOT_SETTINGS = frozenset({"VLLM_MM_URL", "VLLM_MM_TOKEN", "VLLM_MM_CONFIG", "VLLM_MM_VLLM_CPU", "VLLM_MM_PIP_ARGS"})

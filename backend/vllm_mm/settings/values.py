@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
-from vllm_mm.settings.model import ModelConfig, Settings, StartConfig
+from vllm_mm.settings.models import ModelConfig, StartConfig
 from vllm_mm.settings.nodes import KeyPath
+from vllm_mm.settings.root import Settings
 
 Finding: TypeAlias = tuple[KeyPath, str]
 

@@ -835,6 +835,7 @@ export interface components {
             idle: components["schemas"]["IdleOut"];
             start: components["schemas"]["StartLimitsOut"];
             retry: components["schemas"]["RetryOut"];
+            sleep: components["schemas"]["SleepOut"];
             /** Request Defaults */
             request_defaults: {
                 [key: string]: unknown;
@@ -1067,6 +1068,25 @@ export interface components {
          * @enum {string}
          */
         Scope: "infer" | "read" | "operate" | "admin";
+        /**
+         * SleepMode
+         * @description Whether an engine is put to sleep.
+         * @enum {string}
+         */
+        SleepMode: "auto" | "always" | "never";
+        /** SleepOut */
+        SleepOut: {
+            mode: components["schemas"]["SleepMode"];
+            /** Level */
+            level: number;
+            /** Keeps */
+            keeps: number | null;
+            /**
+             * Why Not
+             * @description Why it is not put to sleep; empty when it can be.
+             */
+            why_not: string;
+        };
         /**
          * Source
          * @description Where a model was declared: the configuration file, or the admin API.
@@ -1773,6 +1793,36 @@ export interface operations {
                          * @default 60
                          */
                         stable_after?: number | string;
+                    };
+                    /**
+                     * SleepConfig
+                     * @description Sleep mode: weights in host memory or dropped, the process kept, most of the device's memory given back.
+                     * @default {
+                     *       "mode": "auto",
+                     *       "level": 1
+                     *     }
+                     */
+                    sleep?: {
+                        /**
+                         * Mode
+                         * @description `auto`: where the engine is known to have one (`vllm-mm show` says why not). `always`: this engine sleeps, whatever
+                         *     is known of it: it has vLLM's routes. `never`: it is stopped instead.
+                         * @default auto
+                         * @enum {string}
+                         */
+                        mode?: "auto" | "always" | "never";
+                        /**
+                         * Level
+                         * @description 1 keeps the weights in host memory; 2 drops them and reads them again from disk at the wake, which needs no host memory
+                         *     and has more known defects in vLLM.
+                         * @default 1
+                         */
+                        level?: number;
+                        /**
+                         * Keeps
+                         * @description Bytes that stay in use on each device during sleep; auto is estimated at first and then measured.
+                         */
+                        keeps?: "auto" | null | number | string;
                     };
                     /**
                      * Request Defaults
@@ -2986,6 +3036,36 @@ export interface operations {
                         stable_after?: number | string;
                     };
                     /**
+                     * SleepConfig
+                     * @description Sleep mode: weights in host memory or dropped, the process kept, most of the device's memory given back.
+                     * @default {
+                     *       "mode": "auto",
+                     *       "level": 1
+                     *     }
+                     */
+                    sleep?: {
+                        /**
+                         * Mode
+                         * @description `auto`: where the engine is known to have one (`vllm-mm show` says why not). `always`: this engine sleeps, whatever
+                         *     is known of it: it has vLLM's routes. `never`: it is stopped instead.
+                         * @default auto
+                         * @enum {string}
+                         */
+                        mode?: "auto" | "always" | "never";
+                        /**
+                         * Level
+                         * @description 1 keeps the weights in host memory; 2 drops them and reads them again from disk at the wake, which needs no host memory
+                         *     and has more known defects in vLLM.
+                         * @default 1
+                         */
+                        level?: number;
+                        /**
+                         * Keeps
+                         * @description Bytes that stay in use on each device during sleep; auto is estimated at first and then measured.
+                         */
+                        keeps?: "auto" | null | number | string;
+                    };
+                    /**
                      * Request Defaults
                      * @description Request fields that are filled in where the client sets none.
                      * @default {}
@@ -3346,6 +3426,36 @@ export interface operations {
                          * @default 60
                          */
                         stable_after?: number | string;
+                    };
+                    /**
+                     * SleepConfig
+                     * @description Sleep mode: weights in host memory or dropped, the process kept, most of the device's memory given back.
+                     * @default {
+                     *       "mode": "auto",
+                     *       "level": 1
+                     *     }
+                     */
+                    sleep?: {
+                        /**
+                         * Mode
+                         * @description `auto`: where the engine is known to have one (`vllm-mm show` says why not). `always`: this engine sleeps, whatever
+                         *     is known of it: it has vLLM's routes. `never`: it is stopped instead.
+                         * @default auto
+                         * @enum {string}
+                         */
+                        mode?: "auto" | "always" | "never";
+                        /**
+                         * Level
+                         * @description 1 keeps the weights in host memory; 2 drops them and reads them again from disk at the wake, which needs no host memory
+                         *     and has more known defects in vLLM.
+                         * @default 1
+                         */
+                        level?: number;
+                        /**
+                         * Keeps
+                         * @description Bytes that stay in use on each device during sleep; auto is estimated at first and then measured.
+                         */
+                        keeps?: "auto" | null | number | string;
                     };
                     /**
                      * Request Defaults

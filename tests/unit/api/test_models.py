@@ -156,6 +156,13 @@ async def test_a_conflicting_act_is_409_with_the_reason(api: Admin, act: str, to
     assert answer.json()["error"]["code"] == "conflict"
 
 
+async def test_why_a_model_does_not_sleep_is_shown(api: Admin) -> None:
+    """With the model, before anybody asks for it."""
+    shown = (await api.client.get("/api/models/a")).json()["sleep"]
+    assert (shown["mode"], shown["level"], shown["keeps"]) == ("auto", 1, None)
+    assert "sleep.mode: always" in shown["why_not"]
+
+
 async def test_pins_are_shown_and_keep_the_model(api: Admin) -> None:
     """A pinned model is no victim: the other one waits, and the reason says for what."""
     await api.world.ready("a")

@@ -13,6 +13,8 @@ from vllm_mm.domain.specs import (
     LauncherKind,
     ModelSpec,
     RetryPolicy,
+    SleepMode,
+    SleepSpec,
     Source,
     StartLimits,
     Task,
@@ -35,11 +37,11 @@ def test_defaults_are_merged_key_by_key() -> None:
         defaults={
             "engine": "vllm", "executable": "/env/vllm", "concurrency": 7, "args": {"dtype": "float32", "seed": 1, "x": 1},
             "env": {"A": "1", "B": "1"}, "idle": {"sleep_after": "1m", "stop_after": "2m"},
-            "start": {"deadline": "10m"}, "retry": {"max_failures": 9},
+            "start": {"deadline": "10m"}, "retry": {"max_failures": 9}, "sleep": {"level": 2, "keeps": "1GiB"},
         },
         models={
             "a": {"args": {"dtype": "bfloat16", "x": None}, "env": {"B": "2"}, "idle": {"sleep_after": None},
-                  "start": {"stall": "3s"}, "retry": {"backoff": 1}, "task": "embed", "memory": "2GiB",
+                  "start": {"stall": "3s"}, "retry": {"backoff": 1}, "sleep": {"mode": "always", "keeps": "auto"}, "task": "embed", "memory": "2GiB",
                   "devices": {"ids": [0, 1]}, "aliases": ["z"], "lora": {"l": "/l"}, "priority": 2, "pinned": True,
                   "preload": True, "request_defaults": {"temperature": 0}, "request_overrides": {"n": 1}, "model": "org/a"},
             "s": {"engine": "sim", "sim": {"weights": "1GiB"}, "concurrency": 1, "devices": {"count": 2}},
@@ -51,6 +53,7 @@ def test_defaults_are_merged_key_by_key() -> None:
         env={"A": "1", "B": "2"}, task=Task.EMBED, aliases=("z",), devices=DeviceWish(2, ("0", "1")), memory=2**31,
         pinned=True, preload=True, priority=2, concurrency=7, idle=IdlePolicy(None, 120.0),
         start=StartLimits(stall=3.0, deadline=600.0), retry=RetryPolicy(backoff=1.0, max_failures=9),
+        sleep=SleepSpec(SleepMode.ALWAYS, 2, None),
         request_defaults={"temperature": 0}, request_overrides={"n": 1}, lora={"l": "/l"}, source=Source.FILE,
     )  # fmt: skip
     assert sim.engine is EngineKind.SIM

@@ -12,7 +12,7 @@ import pytest
 
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.specs import GIB, DeviceWish, EngineKind, ModelSpec, Task
+from vllm_mm.domain.specs import GIB, DeviceWish, EngineKind, ModelSpec, SleepMode, SleepSpec, Task
 from vllm_mm.engine import command
 from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE, Address
 
@@ -117,6 +117,9 @@ def test_sleep_mode_is_on_where_the_engine_has_it() -> None:
     argv, env = build(vllm())
     assert "--enable-sleep-mode" not in argv
     assert "VLLM_SERVER_DEV_MODE" not in env
+    argv, env = build(vllm(sleep=SleepSpec(SleepMode.ALWAYS)))
+    assert "--enable-sleep-mode" not in argv, "the CPU build refuses it"
+    assert env["VLLM_SERVER_DEV_MODE"] == "1"
 
 
 def test_who_can_sleep() -> None:

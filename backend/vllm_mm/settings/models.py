@@ -1,0 +1,126 @@
+"""The sections about models: their defaults, and what one of them says itself."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from vllm_mm.settings.fields import ArgValue, AutoSize, EngineName, LauncherName, ModelId, Section, Text
+from vllm_mm.settings.units import Duration
+from vllm_mm.vocabulary.profile import KEYS
+
+
+class IdleConfig(Section):
+    sleep_after: Duration | None = 300.0
+    """Time without a request after which a model is put to sleep; null means never."""
+    stop_after: Duration | None = 3600.0
+    """Time without a request after which a model is stopped; null means never."""
+
+
+class StartConfig(Section):
+    stall: Duration = 300.0
+    """A start without a new log line, phase or percentage for this long is ended."""
+    deadline: Duration = 1800.0
+    """The longest that a start may take, however lively it looks."""
+    probe: Duration = 30.0
+    """The longest that one health request or one-token probe may take."""
+
+
+class RetryConfig(Section):
+    backoff: Duration = 2.0
+    """Wait before the first retry of a failed start or after a crash; doubled each time."""
+    backoff_max: Duration = 60.0
+    """The longest such wait."""
+    max_failures: int = Field(default=4, ge=1)
+    """After this many failures in a row a model is left alone until somebody resets it."""
+    stable_after: Duration = 60.0
+    """A model that was ready for this long starts counting failures from zero again."""
+
+
+class SleepConfig(Section):
+    """Sleep mode: weights in host memory or dropped, the process kept, most of the device's memory given back."""
+
+    mode: Literal["auto", "always", "never"] = "auto"
+    """`auto`: where the engine is known to have one (`vllm-mm show` says why not). `always`: this engine sleeps, whatever
+    is known of it: it has vLLM's routes. `never`: it is stopped instead."""
+    level: int = Field(default=1, ge=1, le=2)
+    """1 keeps the weights in host memory; 2 drops them and reads them again from disk at the wake, which needs no host memory
+    and has more known defects in vLLM."""
+    keeps: AutoSize = None
+    """Bytes that stay in use on each device during sleep; auto is estimated at first and then measured."""
+
+
+class DefaultsConfig(Section):
+    """What models get that do not say otherwise."""
+
+    engine: EngineName = "vllm"
+    """Kind of engine."""
+    executable: str = "vllm"
+    """Program that is started for `vllm` engines."""
+    launcher: LauncherName = "auto"
+    """How engines are started. `warm`: forked from a process that has the engine's code in memory already. `local`: a new
+    process each time. `auto`: warm where that is possible and safe, else local."""
+    args: dict[str, ArgValue] = Field(default={})
+    """Arguments of all `vllm` engines; a model's own `args` are laid over them."""
+    env: dict[str, Text] = Field(default={})
+    """Environment variables of all engines; a model's own `env` is laid over them."""
+    concurrency: int = Field(default=256, ge=1)
+    """Requests that one instance is given at the same time."""
+    idle: IdleConfig = IdleConfig()
+    start: StartConfig = StartConfig()
+    retry: RetryConfig = RetryConfig()
+    sleep: SleepConfig = SleepConfig()
+
+
+class DeviceWishConfig(Section):
+    count: int | None = Field(default=None, ge=1)
+    """How many devices the model is spread over (the tensor-parallel size); the number of `ids`, or 1, when null."""
+    ids: tuple[Text, ...] = ()
+    """Exactly these devices."""
+
+
+class ModelConfig(Section):
+    """One model. What is not set comes from `defaults`."""
+
+    model: str | None = None
+    """What the engine loads: a Hugging Face id or a folder; the model's own id when null."""
+    engine: EngineName | None = None
+    """`vllm`, `command` (any OpenAI-compatible server) or `sim` (the simulated engine); null means `defaults.engine`."""
+    executable: str | None = None
+    """Program for `vllm` engines, such as one in another environment; null means `defaults.executable`."""
+    launcher: LauncherName | None = None
+    """`auto`, `warm` or `local`; null means `defaults.launcher`."""
+    args: dict[str, ArgValue] = Field(default={})
+    """Arguments of `vllm serve`, without the dashes; `true` gives a bare flag, null removes one of `defaults.args`."""
+    env: dict[str, Text] = Field(default={})
+    """Environment variables of the engine."""
+    command: tuple[Text, ...] = ()
+    """For `command` engines: the argument list, with `{host}`, `{port}`, `{socket}` and `{model}` filled in, and
+    `{api_key}` (here and in `env`): a secret of the launch that this server sends with every request."""
+    sim: dict[str, ArgValue] = Field(default={}, json_schema_extra={"propertyNames": {"enum": [*sorted(KEYS)]}})
+    """For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...); `vllm-mm sim --help`
+    has every key and its default."""
+    task: Literal["generate", "embed", "score"] = "generate"
+    """What the model does; it decides how readiness is proven."""
+    aliases: tuple[ModelId, ...] = ()
+    """Other names that clients may use."""
+    devices: DeviceWishConfig = DeviceWishConfig()
+    memory: AutoSize = None
+    """Bytes that it takes on each device; auto is estimated at first and then learned."""
+    pinned: bool = False
+    """Never swapped out for another model, never put to sleep or stopped for being idle."""
+    preload: bool = False
+    """Loaded when the server starts."""
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    """Higher is served first and swapped out last."""
+    concurrency: int | None = Field(default=None, ge=1)
+    """Requests that the instance is given at the same time; null means `defaults.concurrency`."""
+    idle: IdleConfig = IdleConfig()
+    start: StartConfig = StartConfig()
+    retry: RetryConfig = RetryConfig()
+    sleep: SleepConfig = SleepConfig()
+    request_defaults: dict[str, ArgValue] = Field(default={})
+    """Request fields that are filled in where the client sets none."""
+    request_overrides: dict[str, ArgValue] = Field(default={})
+    """Request fields that replace what the client sets."""
+    lora: dict[ModelId, str] = Field(default={})
+    """LoRA adapters: served name to folder or Hugging Face id."""

@@ -1,0 +1,103 @@
+"""The sections about the server itself: where it listens, who may use it, where it keeps its state, what it logs."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from vllm_mm.settings.fields import Section
+from vllm_mm.settings.units import Duration, Size
+from vllm_mm.settings.xdg import default_cache_dir, default_data_dir
+
+
+def _folder(value: object) -> object:
+    """Else the empty text would mean the working directory."""
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("is empty; name a folder, or leave it out")
+    return value
+
+
+def _state_dir() -> Path:
+    return default_data_dir(os.environ)
+
+
+def _cache_dir() -> Path:
+    return default_cache_dir(os.environ)
+
+
+class ServerConfig(Section):
+    host: str = "127.0.0.1"
+    """Address to listen on. With `0.0.0.0` everybody who reaches this machine reaches the server: keep `auth.mode: keys`."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """TCP port; 0 takes a free one."""
+    shutdown_grace: Duration = 30.0
+    """After SIGTERM, how long requests in flight may go on."""
+    keep_alive: Duration = 75.0
+    """How long an idle client connection is kept open."""
+
+
+class LimitsConfig(Section):
+    body: Size = 64 * 1024**2
+    """Largest request body; a bigger one is answered with 413."""
+    header: Size = 64 * 1024
+    """Largest request head, all headers together."""
+    header_timeout: Duration = 10.0
+    """How long a client may take to send the head of a request."""
+    connections: int = Field(default=10_000, ge=1)
+    """Client connections open at the same time."""
+
+
+class CorsConfig(Section):
+    origins: tuple[str, ...] = ()
+    """Web origins (`https://chat.example.org`, or `*`) whose pages may call the API from a browser."""
+    max_age: Duration = 600.0
+    """How long a browser may remember the answer to a preflight."""
+
+
+class AuthConfig(Section):
+    mode: Literal["keys", "none"] = "keys"
+    """`keys`: every request needs a key. `none`: everybody is an administrator; only on loopback."""
+    force: bool = False
+    """Allow `mode: none` on an address that other machines reach."""
+
+
+class DatabaseConfig(Section):
+    url: str = "sqlite+aiosqlite:///state.db"
+    """SQLAlchemy URL with an async driver. A relative SQLite path is inside `paths.data_dir`."""
+    backup: bool = True
+    """Copy a SQLite database into `paths.data_dir` before its schema changes."""
+
+
+class RetentionConfig(Section):
+    events: Duration | None = 30 * 86400.0
+    """Age at which events are deleted; null keeps them."""
+    max_events: int | None = Field(default=1_000_000, ge=1)
+    """The oldest events beyond this many are deleted; null sets no bound."""
+    requests: Duration | None = 30 * 86400.0
+    """Age at which rows of the request ledger are deleted; null keeps them."""
+    max_requests: int | None = Field(default=5_000_000, ge=1)
+    """The oldest ledger rows beyond this many are deleted; null sets no bound."""
+
+
+class PathsConfig(Section):
+    data_dir: Annotated[Path, BeforeValidator(_folder)] = Field(default_factory=_state_dir)
+    """State: database, logs of the engines, sockets. Made with mode 0700. Default `$XDG_STATE_HOME/vllm-mm`."""
+    cache_dir: Annotated[Path, BeforeValidator(_folder)] = Field(default_factory=_cache_dir)
+    """What may be deleted at any time, such as compile caches. Default `$XDG_CACHE_HOME/vllm-mm`."""
+
+
+class LogConfig(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is written."""
+    format: Literal["text", "json"] = "text"
+    """`json` writes one object per line, for log collectors."""
+
+
+class MetricsConfig(Section):
+    enabled: bool = True
+    """Serve `/metrics`."""
+    public: bool = False
+    """Serve it without a key also to other machines. Loopback never needs one."""
+    engines: bool = True
+    """Add the engines' own metrics, with a `model` label."""
