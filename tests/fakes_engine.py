@@ -13,6 +13,7 @@ from typing import Any
 from fakes import FakeClock
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, UpstreamDied
+from vllm_mm.domain.estimates import Kind, Times
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device
@@ -210,6 +211,8 @@ class FakeStore:
     def __init__(self) -> None:
         self.rows: dict[str, LaunchRecord] = {}
         self.starts: list[tuple[str, str]] = []
+        self.timings: dict[tuple[str, Kind], tuple[float, ...]] = {}
+        self.known_times: dict[str, Times] = {}
         self.hold: asyncio.Event | None = None
         self.error: Exception | None = None
 
@@ -239,8 +242,11 @@ class FakeStore:
     ) -> None:  # fmt: skip
         self.starts.append((model, outcome))
 
-    async def load_times(self) -> Mapping[str, float]:
-        return {}
+    async def took(self, model: str, kind: Kind, seconds: Sequence[float]) -> None:
+        self.timings[model, kind] = tuple(seconds)
+
+    async def times(self) -> Mapping[str, Times]:
+        return self.known_times
 
 
 class ListJournal:

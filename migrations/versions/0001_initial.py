@@ -127,8 +127,17 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_starts_model_started_at"), "starts", ["model", "started_at"])
 
+    op.create_table(
+        "timings",
+        sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("seconds", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("model", "kind", name=op.f("pk_timings")),
+    )
+
 
 def downgrade() -> None:
+    op.drop_table("timings")
     op.drop_index(op.f("ix_starts_model_started_at"), table_name="starts")
 
     op.drop_table("starts")

@@ -22,6 +22,7 @@ from typing import Any
 import peers
 import policies
 import start
+import swap
 from peers import Target, Unavailable
 
 OURS = "vllm-mm"
@@ -256,6 +257,7 @@ def main() -> int:
     one.set_defaults(act=proxy)
     start.add_to(kinds)
     policies.add_to(kinds)
+    swap.add_to(kinds)
     options = parser.parse_args()
     return options.act(options)
 

@@ -114,7 +114,7 @@ class Bench:
         self._owner = owner
         self._launcher = launcher
         self._say = say
-        self._channels = real_channels()[1]
+        self.channels = real_channels()[1]
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._devices = (Device("cpu", memory, kind="cpu"),)
 
@@ -185,7 +185,7 @@ class Bench:
     async def _until_token(
         self, plan: LaunchPlan, process: EngineProcess, spec: ModelSpec, began: float
     ) -> tuple[float, float]:
-        channel = self._channels(plan.address, PROBE)
+        channel = self.channels(plan.address, PROBE)
         gone = asyncio.ensure_future(process.exited())
         try:
             async with asyncio.timeout(DEADLINE):

@@ -73,7 +73,8 @@ async def get_status(the: The, _key: Reader) -> StatusOut:
         version=the.version, started_at=the.started_at, uptime_s=round(the.clock.wall() - the.started_at, 3),
         models=len(specs), states={s: n for s, n in states.items() if n},
         in_flight=sum(i.gate.count for i in instances.values()),
-        queue=QueueSummaryOut(length=the.queue.size, oldest_s=the.queue.oldest_age()), alerts=alerts(the),
+        queue=QueueSummaryOut(length=the.queue.size, oldest_s=the.queue.oldest_age()),
+        forecasts={s: present.accuracy(a) for s, a in the.manager.forecast.accuracy.items()}, alerts=alerts(the),
     )  # fmt: skip
 
 

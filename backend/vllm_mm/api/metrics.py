@@ -19,6 +19,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
+_RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4)
+
 
 class Metrics:
     """One registry per controller, none global: several in one process do not mix.
@@ -43,6 +45,15 @@ class Metrics:
         self._loads = Histogram(
             "vllm_mm_load_seconds", "How long loads took that ended READY.", ("kind", "reason"),
             buckets=_SLOW, registry=self.registry,
+        )  # fmt: skip
+        self._eta_errors = Histogram(
+            "vllm_mm_eta_error_seconds",
+            "By how much models became READY earlier or later than was expected, by when that was told.",
+            ("told", "side"), buckets=_SLOW, registry=self.registry,
+        )  # fmt: skip
+        self._eta_ratios = Histogram(
+            "vllm_mm_eta_ratio", "Seconds until READY over what was expected, by when that was told.",
+            ("told",), buckets=_RATIOS, registry=self.registry,
         )  # fmt: skip
         self._load_failures = Counter("vllm_mm_load_failures", "Loads that failed.", ("model",), registry=self.registry)
         self._orphans = Counter(
@@ -77,6 +88,9 @@ class Metrics:
                 reason = self._reasons.pop(model, "")
                 if kind is not None and took is not None:
                     self._loads.labels(kind, reason).observe(float(took))
+            case "swap.done":
+                for forecast in event.data.get("forecasts", ()):
+                    self._compare(forecast["at"], forecast["expected_s"], forecast["took_s"])
             case "instance.stopping":
                 if self._kinds.pop(model, None) is not None and event.data.get("then") != "stopped":  # not called off
                     self._load_failures.labels(model).inc()
@@ -86,6 +100,11 @@ class Metrics:
                 self._alerts.labels(event.kind.removeprefix("alert.")).inc()
             case _:
                 pass
+
+    def _compare(self, told: str, expected: float, took: float) -> None:
+        self._eta_errors.labels(told, "late" if took > expected else "early").observe(abs(took - expected))
+        if expected > 0:
+            self._eta_ratios.labels(told).observe(took / expected)
 
     async def follow(self, journal: Journal) -> None:
         """Observe every event until the journal is closed; for a task of its own."""

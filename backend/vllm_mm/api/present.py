@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from vllm_mm.api.schemas import (
+    AccuracyOut,
     DeviceOut,
     DeviceWishOut,
     FootprintOut,
@@ -21,6 +22,7 @@ from vllm_mm.api.schemas import (
     VictimOut,
 )
 from vllm_mm.control.plan import Plan
+from vllm_mm.domain.estimates import Accuracy
 from vllm_mm.domain.lifecycle import TRANSITIONAL, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
@@ -113,9 +115,16 @@ def plan(found: Plan) -> PlanOut:
         victims=[
             VictimOut(
                 model=v.model, state=v.state, in_flight=v.in_flight, device_bytes=dict(v.device_bytes),
-                bytes=sum(v.device_bytes.values()),
+                bytes=sum(v.device_bytes.values()), goal=v.goal, drain_s=v.drain_s, go_s=v.go_s, return_s=v.return_s,
             )
             for v in found.victims
         ],
-        footprint=footprint(found.footprint), eta_s=found.eta_s, again_in_s=found.again_in_s,
+        footprint=footprint(found.footprint), room_s=found.room_s, load_s=found.load_s, eta_s=found.eta_s,
+        at_latest_s=found.at_latest_s, again_in_s=found.again_in_s,
     )  # fmt: skip
+
+
+def accuracy(found: Accuracy) -> AccuracyOut:
+    return AccuracyOut(
+        compared=len(found.pairs), typical_error_s=found.error, typical_ratio=found.ratio, kept_at_latest=found.kept
+    )

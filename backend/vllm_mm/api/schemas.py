@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from vllm_mm.control.plan import Act
+from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.keys import Scope
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
 from vllm_mm.settings import ModelConfig
 
@@ -199,6 +200,14 @@ class VictimOut(Out):
     device_bytes: dict[str, int]
     bytes: int
     """The sum over devices."""
+    goal: Goal
+    """Where its eviction would lead."""
+    drain_s: float
+    """Until its last request ends, by what its drains took before."""
+    go_s: float
+    """From there until its memory is free."""
+    return_s: float
+    """What it would take to have it back: a wake, or a start."""
 
 
 class PlanOut(Out):
@@ -213,13 +222,33 @@ class PlanOut(Out):
     bytes: int
     victims: list[VictimOut]
     footprint: FootprintOut
+    room_s: float
+    """Until the victims have made room; they go at the same time."""
+    load_s: float | None
+    """The load alone; null when there is none to come."""
     eta_s: float | None
+    """Until it could be READY, waiting and room included: as likely sooner as later."""
+    at_latest_s: float | None
+    """The same, kept nine times of ten."""
     again_in_s: float | None
+    """When time alone may change a `wait`."""
 
 
 class QueueSummaryOut(Out):
     length: int
     oldest_s: float
+
+
+class AccuracyOut(Out):
+    """How forecasts of READY turned out: the latest hundred."""
+
+    compared: int
+    typical_error_s: float | None
+    """Whichever way; null before the first comparison."""
+    typical_ratio: float | None
+    """By how much of the longer of the two the other fell short: 0 is exact, 0.5 is twice or half."""
+    kept_at_latest: float | None
+    """The share that was there within `at_latest_s`; nine of ten is what is aimed at."""
 
 
 class StatusOut(Out):
@@ -231,6 +260,8 @@ class StatusOut(Out):
     """Instances by state; models that never ran count as stopped."""
     in_flight: int
     queue: QueueSummaryOut
+    forecasts: dict[Stage, AccuracyOut]
+    """By when they were made: when somebody began to wait, and when the load was decided."""
     alerts: list[str]
 
 

@@ -223,7 +223,9 @@ def _learned(settings: "Settings") -> "tuple[Mapping[str, float], Mapping[tuple[
         database = Database(url)
         try:
             launches = Launches(database, RealClock())
-            return await launches.load_times(), await launches.footprints()
+            known = await launches.times()
+            loads = {model: took for model, t in known.items() if (took := t.expect(t.start)) is not None}
+            return loads, await launches.footprints()
         finally:
             await database.close()
 

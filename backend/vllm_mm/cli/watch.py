@@ -31,6 +31,13 @@ def status(context: typer.Context, json: Json = False) -> None:
         f"{count(found['in_flight'], 'request')} in flight, {waiting['length']} waiting"
         + (f", the oldest for {seconds(waiting['oldest_s'])}" if waiting["length"] else "")
     )
+    for told, forecast in found["forecasts"].items():
+        if forecast["compared"]:
+            typer.echo(
+                f"ETAs when {told}: typically off by {seconds(forecast['typical_error_s'])} "
+                f"({forecast['typical_ratio']:.0%}), {forecast['kept_at_latest']:.0%} there at latest when said "
+                f"(last {forecast['compared']})"
+            )
     for alert in found["alerts"]:
         typer.echo(f"alert: {alert}")
 
@@ -54,14 +61,26 @@ def plan(context: typer.Context, model: Model, json: Json = False) -> None:
     if json:
         print_json(found)
         return
-    eta = f", ready in about {seconds(found['eta_s'])}" if found["eta_s"] else ""
+    eta = ""
+    if found["eta_s"]:
+        eta = f", ready in about {seconds(found['eta_s'])}, at latest in {seconds(found['at_latest_s'])}"
     typer.echo(f"{found['model']} is {found['state']}. A load would: {found['act']} ({found['reason']}){eta}")
+    parts = [("wait", found["again_in_s"]), ("room", found["room_s"]), ("load", found["load_s"])]
+    if told := ", ".join(f"{name} {seconds(value)}" for name, value in parts if value):
+        typer.echo(f"  of which: {told}")
     source = found["footprint"]["source"]
     for device, taken in found["devices"].items():
         typer.echo(f"  takes {size(taken)} on {device} ({source})")
     for victim in found["victims"]:
-        running = f", {count(victim['in_flight'], 'request')} would finish first" if victim["in_flight"] else ""
+        running = ""
+        if victim["in_flight"]:
+            running = (
+                f", {count(victim['in_flight'], 'request')} would finish first, in about {seconds(victim['drain_s'])}"
+            )
         typer.echo(f"  evicts {victim['model']} ({victim['state']}, gives back {size(victim['bytes'])}{running})")
+        typer.echo(
+            f"    to {victim['goal']} takes {seconds(victim['go_s'])}, to have it back {seconds(victim['return_s'])}"
+        )
 
 
 def events(

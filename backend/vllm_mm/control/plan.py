@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from vllm_mm.domain.lifecycle import LOADING, State
+from vllm_mm.domain.estimates import Kind, Span
+from vllm_mm.domain.lifecycle import LOADING, Goal, State
 from vllm_mm.domain.scheduling import Decision, Hold, Lane, Load, Refuse, Rules, View, decide
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.footprint import Footprint
@@ -28,12 +29,20 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """An instance that would be evicted. Bytes per device that it would give back."""
+    """An instance that would be evicted: what it would give back in bytes per device, and what that would cost in seconds."""
 
     model: str
     state: State
     in_flight: int
     device_bytes: Mapping[str, int]
+    goal: Goal
+    """Where its eviction would lead."""
+    drain_s: float
+    """Until its last request ends; at most until `swap.drain_timeout`."""
+    go_s: float
+    """From there until its memory is free."""
+    return_s: float
+    """What it would take to have it back: a wake, or a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +56,14 @@ class Plan:
     device_bytes: Mapping[str, int]
     victims: tuple[Victim, ...]
     footprint: Footprint
+    room_s: float
+    """Until the victims have made room; they go at the same time."""
+    load_s: float | None
+    """The load alone; None when there is none to come."""
     eta_s: float | None
-    """Until it could be READY; None when that is not known or will not be."""
+    """Until it could be READY, waiting and room included: as likely sooner as later. None when that is not known or will not be."""
+    at_latest_s: float | None
+    """The same, kept nine times of ten."""
     again_in_s: float | None
     """When time alone may change a WAIT."""
 
@@ -59,9 +74,12 @@ def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> 
     instance = known.get(spec.id)
     state = instance.state if instance is not None else State.STOPPED
     size = manager.footprint(spec)
+    expected = manager.expected(spec.id)
     answer = Plan(
         model=spec.id, act=Act.NONE, reason="it is ready", state=state, device_bytes=_held(manager, spec.id), victims=(),
-        footprint=size, eta_s=manager.eta(spec.id), again_in_s=None,
+        footprint=size, room_s=0.0, load_s=None, again_in_s=None,
+        eta_s=expected.likely if expected is not None else None,
+        at_latest_s=expected.at_latest if expected is not None else None,
     )  # fmt: skip
     if state is State.READY:
         return answer
@@ -83,8 +101,9 @@ def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> 
         # What time alone will allow: shown as what it waits for.
         later = _decision(view, rules, decision.until, spec.id)
         if isinstance(later, Load):
-            then = _told(manager, answer, later, startable, now)
-            return replace(told, device_bytes=then.device_bytes, victims=then.victims)
+            wait = max(0.0, decision.until - now)
+            then = _told(manager, answer, later, startable, now, wait=wait)
+            return replace(then, act=told.act, reason=told.reason, again_in_s=told.again_in_s)
     return told
 
 
@@ -92,25 +111,40 @@ def _decision(view: View, rules: Rules, now: float, model: str) -> Decision:
     return next(d for d in decide(view, rules, now) if d.model == model)
 
 
-def _told(manager: ProcessManager, answer: Plan, decision: Decision, state: State, now: float) -> Plan:
+def _told(
+    manager: ProcessManager, answer: Plan, decision: Decision, state: State, now: float, *, wait: float = 0.0
+) -> Plan:
     match decision:
         case Load():
-            flying = {i.spec.id: i.gate.count for i in manager.instances()}
-            states = {i.spec.id: i.state for i in manager.instances()}
-            victims = tuple(
-                Victim(m, states.get(m, State.STOPPED), flying.get(m, 0), _held(manager, m)) for m in decision.victims
-            )
+            victims = tuple(_victim(manager, m) for m in decision.victims)
             act = Act.WAKE if state is State.SLEEPING else Act.START
+            room = manager.forecast.room(decision.victims)
+            load = manager.forecast.load(manager.require(answer.model))
+            whole = Span(wait, wait).then(room).then(load)
             return replace(
-                answer, act=act, reason=decision.reason, device_bytes=dict(decision.device_bytes), victims=victims
-            )
+                answer, act=act, reason=decision.reason, device_bytes=dict(decision.device_bytes), victims=victims,
+                room_s=room.likely, load_s=load.likely, eta_s=whole.likely, at_latest_s=whole.at_latest,
+            )  # fmt: skip
         case Hold():
             again = max(0.0, decision.until - now) if decision.until is not None else None
             return replace(answer, act=Act.WAIT, reason=decision.reason, again_in_s=again)
         case Refuse():
-            return replace(answer, act=Act.REFUSE, reason=decision.reason, eta_s=None)
+            return replace(answer, act=Act.REFUSE, reason=decision.reason, eta_s=None, at_latest_s=None)
         case _:
             return answer
+
+
+def _victim(manager: ProcessManager, model: str) -> Victim:
+    instance, estimator = manager.require(model), manager.estimator
+    goal = manager.eviction_goal(instance)
+    drain = estimator.drain(instance).likely
+    return Victim(
+        model, instance.state, instance.gate.count, _held(manager, model), goal, drain_s=drain,
+        go_s=max(0.0, estimator.going(instance, goal).likely - drain),
+        return_s=(
+            estimator.expected(instance.spec, Kind.WAKE) if goal is Goal.SLEEP else estimator.start(instance.spec)
+        ).likely,
+    )  # fmt: skip
 
 
 def _held(manager: ProcessManager, model: str) -> dict[str, int]:

@@ -8,7 +8,6 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import Conflict, ShuttingDown
 from vllm_mm.domain.lifecycle import Drain, Goal, Kill, OnTimeout, Reset, State
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.registry import Registry
 from vllm_mm.engine.tools import Tools
@@ -25,10 +24,6 @@ class Acts(Registry):
         """No new lease and no new load: the server ends."""
 
     # What the acts need of the manager.
-
-    @abstractmethod
-    def loading(self, model: str) -> Loading | None:
-        """The load of it that is under way."""
 
     @abstractmethod
     def _call_off(self, model: str, reason: str) -> bool: ...

@@ -1,15 +1,16 @@
-"""A load under way, and the estimate of how long loads take."""
+"""A load under way, and what is told to those who cannot wait for it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from vllm_mm.domain.estimates import Compared
 from vllm_mm.domain.launches import Address
-from vllm_mm.domain.lifecycle import Instance, State
 from vllm_mm.domain.scheduling import Load
 
 GUESS = 30.0
-"""Seconds a load is thought to take before one was seen."""
+"""Seconds after which to try again when nothing is known."""
 RETRY_MAX = 60.0
 """openai-python gives up at once on a longer Retry-After (older versions: above 60 s)."""
 
@@ -35,27 +36,18 @@ class Loading:
             self.ok, self.reason = ok, reason
             self.done.set()
 
-
-def eta(instance: Instance, times: Mapping[str, float], now: float, *, behind: float = 0.0) -> float | None:
-    """Seconds until the model could be READY; None when it will not come by itself. `behind`: time for room to be made."""
-    usual = times.get(instance.model, GUESS)
-    match instance.state:
-        case State.READY:
-            return 0.0
-        case State.STARTING:
-            done = now - instance.since
-            # A load that takes longer than usual is not "ready in 0 s": say a quarter of what has passed.
-            return usual - done if done < usual else max(1.0, done / 4)
-        case State.WAKING:
-            return max(1.0, 5.0 - (now - instance.since))
-        case State.FAILED:
-            return None
-        case State.BACKOFF:
-            return max(0.0, (instance.deadline or now) - now) + usual
-        case State.SLEEPING:
-            return behind + 5.0
-        case _:
-            return behind + usual
+    def told(self, compared: Sequence[Compared], now: float) -> Mapping[str, Any]:
+        """Of a load that is done: what is told of it, for the event. Seconds."""
+        return {
+            "reason": self.load.reason, "victims": list(self.load.victims), "took_s": round(now - self.began, 3),
+            "forecasts": [
+                {
+                    "at": c.stage.value, "expected_s": round(c.told.likely, 3),
+                    "at_latest_s": round(c.told.at_latest, 3), "took_s": round(c.took, 3),
+                }
+                for c in compared
+            ],
+        }  # fmt: skip
 
 
 def retry_after(seconds: float | None) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ConfigError, Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
+from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
@@ -47,6 +48,8 @@ class ProcessManager(Acts):
         self._swap_inflight = asyncio.Lock()
         self._loading_events: dict[str, Loading] = {}
         self._queue: WaitingRoom | None = None
+        self._seen: View | None = None
+        """What the latest decision was made on."""
 
     def attach(self, queue: WaitingRoom) -> None:
         """Wire the queue in; once, before the first request."""
@@ -94,13 +97,14 @@ class ProcessManager(Acts):
         """Everything that a scheduling decision may depend on, at this moment."""
         waiting = dict(lanes)
         models = [*waiting, *(m for m in self._wishes.models() if m not in waiting)]
-        return View(
+        self._seen = view = View(
             lanes=[lane for m in models if (lane := self._lane(m, waiting.get(m, ()))) is not None],
             residents=[
                 survey.resident(i, pinned=self.pinned(i.spec)) for i in self._instances.values() if i.state in lc.LIVE
             ],
             ledger=self._room.ledger,
         )
+        return view
 
     def _lane(self, model: str, tickets: tuple[Ticket, ...]) -> Lane | None:
         instance = self._instance(model)
@@ -133,9 +137,10 @@ class ProcessManager(Acts):
     def _start_failed(self, instance: ModelInstance, reason: str = "") -> StartFailed:
         return start_failed(instance, reason, self._tools.clock.now())
 
-    def held(self, model: str, reason: str) -> None:
-        """A wish has to wait; remembered to be shown."""
+    def held(self, model: str, reason: str, until: float | None = None) -> None:
+        """Those who want it have to wait, until then at least; remembered to be shown, and to say how long."""
         self._wishes.hold(model, reason)
+        self.forecast.hold(model, until, self._seen, self._policy.rules)
 
     def refused(self, model: str, error: MMError) -> None:
         """A wish that can never be fulfilled is dropped and told."""
@@ -144,6 +149,8 @@ class ProcessManager(Acts):
             self._emit("swap.refused", model, error.message)
 
     def unwanted(self, model: str) -> None:
+        if model not in self._loading_events:
+            self.forecast.forget(model)
         if self._policy.cancel_unwanted_loads and model in self._loading_events and self._wishes.get(model) is None:
             self._call_off(model, "nobody waits for it any more")
 
@@ -204,6 +211,7 @@ class ProcessManager(Acts):
             "swap.planned", load.model, loading.cause,
             {"victims": list(load.victims), "devices": load.device_bytes, "reason": load.reason},
         )  # fmt: skip
+        self.forecast.tell(load.model, Stage.DECIDED)
         return loading
 
     def _eviction(self, load: Load) -> Drain:
@@ -275,6 +283,7 @@ class ProcessManager(Acts):
 
     def changed(self, instance: ModelInstance, before: Instance, after: Instance) -> None:
         model = instance.spec.id
+        self.estimator.changed(instance, before, after)
         if after.state is before.state:
             if after.progress.phase in PROFILED and after.progress.phase != before.progress.phase:
                 self._room.profiled(model)
@@ -287,8 +296,6 @@ class ProcessManager(Acts):
             self._room.release(model)
         if after.state in TEARDOWN and self._policy.on_teardown is OnTeardown.RETRY:
             self._waiting.refuse_streams(model, self._torn_down(instance))
-        if after.state is State.READY and before.state is State.STARTING:
-            self._took(model, after.since - before.since)
         self._waiting.kick()
 
     def settled(self, instance: ModelInstance, *, ok: bool, reason: str) -> None:
@@ -297,7 +304,12 @@ class ProcessManager(Acts):
         self._wishes.drop(model)
         if loading is not None:
             loading.settle(ok=ok, reason=reason)
+            if ok:
+                self._emit(
+                    "swap.done", model, loading.cause, loading.told(self.forecast.came(model), self._tools.clock.now())
+                )
         if not ok:
+            self.forecast.forget(model)
             self._waiting.fail(model, self._start_failed(instance, reason))
         self._waiting.kick()
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from vllm_mm.domain.estimates import Kind, Times
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device
@@ -173,8 +174,12 @@ class LaunchStore(Protocol):
         """The history of starts; estimates of load time come from it."""
         ...
 
-    async def load_times(self) -> Mapping[str, float]:
-        """Median seconds from start to ready of recent good starts, by model."""
+    async def took(self, model: str, kind: Kind, seconds: Sequence[float]) -> None:
+        """What is remembered of a kind that is no start, newest last."""
+        ...
+
+    async def times(self) -> Mapping[str, Times]:
+        """How long things took lately, by model."""
         ...
 
 

@@ -44,7 +44,7 @@ class Granter(Protocol):
         """Why this ticket cannot wait as things stand (failed, backing off, torn down); None when it can."""
         ...
 
-    def held(self, model: str, reason: str) -> None: ...
+    def held(self, model: str, reason: str, until: float | None = None) -> None: ...
 
     def refused(self, model: str, error: MMError) -> None: ...
 
@@ -279,7 +279,7 @@ class InferenceQueue:
                 self._grant(decision)
             case Hold():
                 self._explain(decision.model, decision.reason)
-                self._manager.held(decision.model, decision.reason)
+                self._manager.held(decision.model, decision.reason, decision.until)
             case Refuse():
                 error = NoRoom(f"The model `{decision.model}` cannot be loaded: {decision.reason}", retry_after=60.0)
                 self._manager.refused(decision.model, error)

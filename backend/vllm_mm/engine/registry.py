@@ -5,13 +5,16 @@ from collections.abc import Sequence
 
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import UnknownModel
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.estimates import Span
+from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import why_no_sleep
+from vllm_mm.engine.estimator import Estimator
 from vllm_mm.engine.footprint import Footprint, footprint
+from vllm_mm.engine.forecast import Forecast
 from vllm_mm.engine.instance import ModelInstance
-from vllm_mm.engine.loading import eta
+from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.room import Room
 from vllm_mm.engine.tools import Tools
@@ -30,15 +33,22 @@ class Registry(ABC):
         self._instances: dict[str, ModelInstance] = {}
         self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
         self._learned: dict[tuple[str, str], int] = {}
-        self._load_times: dict[str, float] = {}
+        self.estimator = Estimator(tools.store, tools.clock, lambda: self.catalog, policy.drain_timeout)
+        self.forecast = Forecast(
+            self.estimator, tools.clock, self._instances, self.loading, self.eviction_goal, self._room.profilers
+        )
 
     @abstractmethod
     def _make(self, spec: ModelSpec) -> ModelInstance: ...
 
+    @abstractmethod
+    def loading(self, model: str) -> Loading | None:
+        """The load of it that is under way."""
+
     async def load_memory(self) -> None:
-        """Read what earlier runs learned: footprints and load times."""
+        """Read what earlier runs learned: footprints, and how long things take."""
         self._learned = dict(await self._tools.store.footprints())
-        self._load_times = dict(await self._tools.store.load_times())
+        self.estimator.remember(await self._tools.store.times())
 
     def require(self, model: str) -> ModelInstance:
         """The instance, made if this is the first time. Raises UnknownModel."""
@@ -80,14 +90,16 @@ class Registry(ABC):
     def footprint(self, spec: ModelSpec) -> Footprint:
         return footprint(spec, self._room.ledger.devices, self._learned)
 
-    def _took(self, model: str, seconds: float) -> None:
-        """A load that went well."""
-        self._load_times[model] = (self._load_times.get(model, seconds) + seconds) / 2
+    def eviction_goal(self, instance: ModelInstance) -> Goal:  # noqa: ARG002  # the tiers will look at it
+        """Where an eviction of it for another's room would lead."""
+        return Goal.STOP
+
+    def expected(self, model: str) -> Span | None:
+        """From now until `model` could be READY, by what such things took before; None when it will not by itself."""
+        instance = self._instance(model)
+        return self.forecast.ready(instance) if instance is not None else None
 
     def eta(self, model: str) -> float | None:
-        """Seconds until `model` could be READY, from what loads took before; None when it will not by itself."""
-        instance = self._instance(model)
-        if instance is None:
-            return None
-        behind = self._policy.timeouts.stop / 10 if instance.state in TEARDOWN else 0.0
-        return eta(instance.snapshot, self._load_times, self._tools.clock.now(), behind=behind)
+        """`expected`, as one number of seconds: the likely one."""
+        span = self.expected(model)
+        return None if span is None else span.likely

@@ -61,6 +61,12 @@ class Room:
         self._profiling = {d: m for d, m in self._profiling.items() if m != model}
         self._wake()
 
+    def profilers(self, model: str) -> frozenset[str]:
+        """Who sizes its memory now on a device that `model` was promised."""
+        reservation = self.ledger.reservations.get(model)
+        devices = reservation.device_bytes if reservation is not None else ()
+        return frozenset(m for d, m in self._profiling.items() if d in devices and m != model)
+
     def leave(self, model: str) -> None:
         self._set(self.ledger.leave(model))
 

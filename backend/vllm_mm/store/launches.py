@@ -2,22 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from sqlalchemy import Row, delete, func, insert, select
 
 from vllm_mm.clock import Clock
+from vllm_mm.domain.estimates import RECENT, Kind, Times, start_kind
 from vllm_mm.domain.launches import Address, LaunchRecord, StartRecord
 from vllm_mm.store.database import Database
-from vllm_mm.store.tables import Footprint, Instance, Start
+from vllm_mm.store.tables import Footprint, Instance, Start, Timing
 
-RECENT_STARTS = 10
-"""Good starts of a model that its load time is estimated from."""
+_KINDS = frozenset(kind.value for kind in Kind)
 
 
 class Launches:
-    """The tables `instances`, `footprints` and `starts`."""
+    """The tables `instances`, `footprints`, `starts` and `timings`."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -91,17 +90,30 @@ class Launches:
                 for r in rows
             ]
 
-    async def load_times(self) -> Mapping[str, float]:
-        """Median seconds from start to ready of the recent good starts, by model."""
+    async def took(self, model: str, kind: Kind, seconds: Sequence[float]) -> None:
+        """What is remembered of this kind from now on, newest last; for kinds that are no starts (those have `record_start`)."""
+        values = {"model": model, "kind": kind.value, "seconds": [round(s, 4) for s in seconds]}
+        async with self._database.write() as connection:
+            await connection.execute(self._database.upsert(Timing, "model", "kind"), values)
+
+    async def times(self) -> Mapping[str, Times]:
+        """How long things took lately, by model: the good ones of the recent starts, and what `took` was told."""
         newest = func.row_number().over(partition_by=Start.model, order_by=Start.id.desc()).label("newest")
         good = (
-            select(Start.model, Start.started_at, Start.ready_at, newest).where(Start.ready_at.is_not(None)).subquery()
+            select(Start.id, Start.model, Start.started_at, Start.ready_at, Start.phases, newest)
+            .where(Start.ready_at.is_not(None))
+            .subquery()
         )
-        times: dict[str, list[float]] = {}
+        found: dict[str, Times] = {}
         async with self._database.read() as connection:
-            for row in await connection.execute(select(good).where(good.c.newest <= RECENT_STARTS)):
-                times.setdefault(row.model, []).append(row.ready_at - row.started_at)
-        return {model: median(seconds) for model, seconds in times.items()}
+            for row in await connection.execute(select(good).where(good.c.newest <= RECENT).order_by(good.c.id)):
+                took = row.ready_at - row.started_at
+                found[row.model] = found.get(row.model, Times()).note(start_kind(row.phases), took, row.phases)
+            for row in await connection.execute(select(Timing.model, Timing.kind, Timing.seconds)):
+                if row.kind in _KINDS:  # a later version may know more
+                    for seconds in row.seconds:
+                        found[row.model] = found.get(row.model, Times()).note(Kind(row.kind), seconds)
+        return found
 
 
 def _values(record: LaunchRecord) -> dict[str, Any]:

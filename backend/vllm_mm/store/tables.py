@@ -93,6 +93,16 @@ class Start(Base):
     __table_args__ = (Index(None, "model", "started_at"),)
 
 
+class Timing(Base):
+    """How long what is done to a model's engine took lately, other than starts (`estimates.Kind`)."""
+
+    __tablename__ = "timings"
+    model: Mapped[str] = mapped_column(String(200), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(32), primary_key=True)
+    seconds: Mapped[list[float]] = mapped_column(JSON)
+    """Newest last."""
+
+
 class Event(Base):
     """The journal."""
 

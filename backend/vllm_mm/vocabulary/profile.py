@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from vllm_mm.vocabulary.quantities import (
     parse_size,
 )
 
+GIB = 1024**3
 TASKS = ("generate", "embed", "score", "classify")
 IMPORTS_VARIABLE = "MM_SIM_IMPORTS"
 """Environment variable with the seconds of the key `imports`: the cost has to be known before the arguments are read."""
@@ -79,6 +81,23 @@ KEYS: Mapping[str, tuple[Callable[[object], Any], str]] = {
     "fault": (lambda value: parse_faults(texts(value)), "what goes wrong, such as exit_0; see the faults (nothing)"),
 }
 """Every key: its parser (which raises ValueError), and its meaning with the default in brackets."""
+
+
+def value_of(profile: Mapping[str, object], key: str, default: Any) -> Any:
+    """The value of a key, parsed; `default` where the profile does not say. Raises ValueError."""
+    return KEYS[key][0](profile[key]) if key in profile else default
+
+
+def load_seconds(profile: Mapping[str, object], *, imports: bool = True) -> float:
+    """Seconds from the start of a simulated engine's process to ready, by its profile. Raises ValueError."""
+    steps = ("imports", "startup", "compile", "graphs") if imports else ("startup", "compile", "graphs")
+    reading = value_of(profile, "weights", GIB) / value_of(profile, "load_bandwidth", math.inf)
+    return sum(value_of(profile, key, 0.0) for key in steps) + reading
+
+
+def move_seconds(profile: Mapping[str, object], ranks: int = 1) -> float:
+    """Seconds that its weights take to host memory, or back. Raises ValueError."""
+    return value_of(profile, "weights", GIB) / value_of(profile, "sleep_bandwidth", math.inf) / ranks
 
 
 def problems(profile: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -541,6 +541,29 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * AccuracyOut
+         * @description How forecasts of READY turned out: the latest hundred.
+         */
+        AccuracyOut: {
+            /** Compared */
+            compared: number;
+            /**
+             * Typical Error S
+             * @description Whichever way; null before the first comparison.
+             */
+            typical_error_s: number | null;
+            /**
+             * Typical Ratio
+             * @description By how much of the longer of the two the other fell short: 0 is exact, 0.5 is twice or half.
+             */
+            typical_ratio: number | null;
+            /**
+             * Kept At Latest
+             * @description The share that was there within `at_latest_s`; nine of ten is what is aimed at.
+             */
+            kept_at_latest: number | null;
+        };
+        /**
          * Act
          * @description What would happen first if somebody asked for the model now.
          * @enum {string}
@@ -628,6 +651,12 @@ export interface components {
              */
             source: "declared" | "learned" | "estimated";
         };
+        /**
+         * Goal
+         * @description What a drain leads to.
+         * @enum {string}
+         */
+        Goal: "sleep" | "stop";
         /** HealthOut */
         HealthOut: {
             /**
@@ -910,9 +939,30 @@ export interface components {
             /** Victims */
             victims: components["schemas"]["VictimOut"][];
             footprint: components["schemas"]["FootprintOut"];
-            /** Eta S */
+            /**
+             * Room S
+             * @description Until the victims have made room; they go at the same time.
+             */
+            room_s: number;
+            /**
+             * Load S
+             * @description The load alone; null when there is none to come.
+             */
+            load_s: number | null;
+            /**
+             * Eta S
+             * @description Until it could be READY, waiting and room included: as likely sooner as later.
+             */
             eta_s: number | null;
-            /** Again In S */
+            /**
+             * At Latest S
+             * @description The same, kept nine times of ten.
+             */
+            at_latest_s: number | null;
+            /**
+             * Again In S
+             * @description When time alone may change a `wait`.
+             */
             again_in_s: number | null;
         };
         /**
@@ -1093,6 +1143,12 @@ export interface components {
          * @enum {string}
          */
         Source: "file" | "api";
+        /**
+         * Stage
+         * @description When a forecast was made that is compared with what came.
+         * @enum {string}
+         */
+        Stage: "queued" | "decided";
         /** StartLimitsOut */
         StartLimitsOut: {
             /** Stall */
@@ -1144,6 +1200,13 @@ export interface components {
             /** In Flight */
             in_flight: number;
             queue: components["schemas"]["QueueSummaryOut"];
+            /**
+             * Forecasts
+             * @description By when they were made: when somebody began to wait, and when the load was decided.
+             */
+            forecasts: {
+                [key: string]: components["schemas"]["AccuracyOut"];
+            };
             /** Alerts */
             alerts: string[];
         };
@@ -1169,6 +1232,23 @@ export interface components {
              * @description The sum over devices.
              */
             bytes: number;
+            /** @description Where its eviction would lead. */
+            goal: components["schemas"]["Goal"];
+            /**
+             * Drain S
+             * @description Until its last request ends, by what its drains took before.
+             */
+            drain_s: number;
+            /**
+             * Go S
+             * @description From there until its memory is free.
+             */
+            go_s: number;
+            /**
+             * Return S
+             * @description What it would take to have it back: a wake, or a start.
+             */
+            return_s: number;
         };
         /**
          * ZygoteOut

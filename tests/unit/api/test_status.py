@@ -75,9 +75,13 @@ async def test_plan_names_the_victims_and_changes_nothing(api: Admin) -> None:
         plan = (await api.client.get("/api/plan?model=gpt")).json()
     assert plan["act"] == "start"
     assert plan["reason"] == "operator: evicts a"
-    assert plan["victims"] == [
-        {"model": "a", "state": "ready", "in_flight": 1, "device_bytes": {"gpu0": 20 * GIB}, "bytes": 20 * GIB}
-    ]
+    [victim] = plan["victims"]
+    assert victim == {
+        "model": "a", "state": "ready", "in_flight": 1, "device_bytes": {"gpu0": 20 * GIB}, "bytes": 20 * GIB,
+        "goal": "stop", "drain_s": 5.0, "go_s": 1.0, "return_s": victim["return_s"],
+    }  # fmt: skip
+    assert (plan["room_s"], plan["eta_s"]) == (6.0, 6.0 + plan["load_s"])
+    assert plan["at_latest_s"] > plan["eta_s"]
     await api.world.clock.advance(10.0)
     assert len(api.world.journal.events) == before
     assert api.world.running == {"a"}
@@ -105,6 +109,7 @@ async def test_plan_that_waits_for_time_alone_names_its_victims(api: Admin) -> N
     await api.world.ready("a")
     plan = (await api.client.get("/api/plan?model=gpt")).json()
     assert (plan["act"], plan["again_in_s"]) == ("wait", 4.0)
+    assert plan["eta_s"] == 4.0 + plan["room_s"] + plan["load_s"]
     assert "just loaded" in plan["reason"]
     assert ([v["model"] for v in plan["victims"]], plan["devices"]) == (["a"], {"gpu0": 20 * GIB})
 

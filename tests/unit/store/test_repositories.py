@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import FakeClock
+from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.keys import Scope, digest
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -76,20 +77,28 @@ class TestLaunches:
         await store.learn("f", "1", 5, "measured")
         assert await store.footprints() == {("f", "0"): 2**40, ("f", "1"): 5}
 
-    async def test_load_times(self, database: Database) -> None:
-        """The median of recent good starts: one outlier, failures and old ones do not count."""
+    async def test_times(self, database: Database) -> None:
+        """The recent good starts, with their phases in order: failures and old ones do not count."""
         store = Launches(database, FakeClock())
-        for i in range(5):
+        for i in range(15):
             await store.record_start("a", i, 0.0, 1000.0, {}, "ready", "")
-        for i, seconds in enumerate([10, 11, 12, 11, 10, 11, 500, 11, 11, 12]):
-            await store.record_start("a", 5 + i, 100.0, 100.0 + seconds, {"weights": 1.0}, "ready", "")
-        await store.record_start("a", 20, 100.0, None, {"weights": 2.5}, "failed", "out of memory")
-        await store.record_start("b", 1, 5.0, 7.5, {}, "ready", "")
+        for i, seconds in enumerate([10, 11, 12, 11, 10, 11, 500, 11, 11, 12] * 2):
+            await store.record_start("a", 15 + i, 100.0, 100.0 + seconds, {"weights": 1.0, "compile": 2.0}, "ready", "")
+        await store.record_start("a", 40, 100.0, None, {"weights": 2.5}, "failed", "out of memory")
+        await store.record_start("b", 1, 5.0, 30.0, {"spawn": 1.0}, "ready", "")
+        await store.record_start("b", 2, 5.0, 7.5, {"fork": 1.0, "weights": 1.0}, "ready", "")
         await store.record_start("c", 1, 5.0, None, {}, "failed", "")
-        assert await store.load_times() == {"a": 11.0, "b": 2.5}
+        await store.took("b", Kind.STOP, [0.5, 0.25])
+        await store.took("b", Kind.STOP, [0.25, 0.75])
+        times = await store.times()
+        assert set(times) == {"a", "b"}
+        assert times["a"].seconds(Kind.START) == tuple([10, 11, 12, 11, 10, 11, 500, 11, 11, 12] * 2)
+        assert times["a"].samples[Kind.START][0].phases == (("weights", 1.0), ("compile", 2.0))
+        assert (times["b"].start, times["b"].expect(Kind.WARM), times["b"].expect(Kind.START)) == (Kind.WARM, 2.5, 25.0)
+        assert times["b"].seconds(Kind.STOP) == (0.25, 0.75)
         latest, before = await store.starts("a", limit=2)
         assert (latest.generation, latest.ready_at, latest.phases, latest.outcome, latest.reason) == (
-            20, None, {"weights": 2.5}, "failed", "out of memory",
+            40, None, {"weights": 2.5}, "failed", "out of memory",
         )  # fmt: skip
         assert before.ready_at == 112.0
 
