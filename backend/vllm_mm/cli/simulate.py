@@ -245,6 +245,7 @@ def _terms(
     rules = Rules(
         parse_duration(max_wait) if max_wait is not None else swap.max_wait,
         parse_duration(min_dwell) if min_dwell is not None else swap.min_dwell,
+        swap.quantum,
     )
     return Terms(
         rules=rules,

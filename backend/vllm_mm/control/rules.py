@@ -21,7 +21,7 @@ def policy(settings: Settings) -> Policy:
     """Preemption comes with the next form of the scheduler: until then `preempt` cuts at the drain's deadline."""
     wait = settings.swap.on_drain_timeout == "wait"
     return Policy(
-        rules=Rules(max_wait=settings.swap.max_wait, min_dwell=settings.swap.min_dwell),
+        rules=Rules(settings.swap.max_wait, settings.swap.min_dwell, settings.swap.quantum),
         drain_timeout=settings.swap.drain_timeout,
         on_drain_timeout=OnTimeout.WAIT if wait else OnTimeout.CUT,
         on_teardown=OnTeardown(settings.queue.on_teardown),

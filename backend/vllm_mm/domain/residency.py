@@ -25,6 +25,8 @@ class Resident:
     """When its last lease ended, or when it became ready."""
     ready_since: float | None
     priority: int = 0
+    frozen: int = 0
+    """Requests that are frozen in it while it sleeps: it is never stopped for room, because they would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def place(
     busy ones, then the fewest at all, then sleeping before ready, lower priority and longer unused first; none of them
     could be left out. Exact while the search is small, greedy beyond.
 
-    Pinned instances are never victims; instances with leases only when `drain_busy` (the aging bound was reached, or an
+    Pinned instances are never victims, nor are sleepers with frozen requests; instances with leases only when `drain_busy` (the aging bound was reached, or an
     operator asked); nobody within `min_dwell` seconds of becoming ready. Loading, draining and stopping instances are
     not victims (a leaver's memory is already counted on). `closed` devices are kept for somebody else.
     """
@@ -110,6 +112,8 @@ class _Candidate:
 def _candidate(ledger: Ledger, resident: Resident, min_dwell: float) -> _Candidate | None:
     held = ledger.reservations.get(resident.model)
     if held is None or held.leaving or resident.pinned or resident.state not in {State.READY, State.SLEEPING}:
+        return None
+    if resident.frozen and resident.state is State.SLEEPING:
         return None
     if not held.begun:  # a sleeper that was promised the room to wake
         return None

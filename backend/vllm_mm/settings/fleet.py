@@ -63,6 +63,8 @@ class SwapConfig(Section):
     """When the oldest waiter of a model that is not loaded is this old, room is made for it even from busy models."""
     min_dwell: Duration = 5.0
     """A model that became ready is not swapped out earlier than this."""
+    quantum: Duration = 10.0
+    """A model that became ready may serve this long although somebody has waited `max_wait` for another one."""
     drain_timeout: Duration = 60.0
     """How long a model that has to go may finish its requests."""
     on_drain_timeout: Literal["preempt", "cut", "wait"] = "preempt"

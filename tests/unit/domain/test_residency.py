@@ -323,6 +323,17 @@ def test_the_pinned_and_the_leaving_and_the_waking_are_no_victims() -> None:
     assert "x (loading)" in found.reason
 
 
+def test_a_sleeper_with_frozen_requests_is_not_stopped_for_room() -> None:
+    """They would be lost; awake again it is a victim like any other."""
+    book = Ledger({"d0": Device("d0", 100)}).adopt("a", {"d0": 60})
+    asleep = resident("a", state=State.SLEEPING, frozen=1)
+    found = seek(book, 60, [asleep], busy=True)
+    assert isinstance(found, NoPlacement)
+    assert not found.permanent
+    for other in (replace(asleep, frozen=0), replace(asleep, state=State.READY)):
+        assert seek(book, 60, [other], busy=True) == Placement({"d0": 60}, ("a",))
+
+
 def test_dwell_protects_and_the_answer_says_until_when() -> None:
     """`until` is the first moment at which enough of them may go, not merely the first at which one may."""
     book = ledger(100, a={"d0": 50}, b={"d0": 50})

@@ -127,6 +127,18 @@ def test_an_operator_does_not_wait_for_the_aging_bound() -> None:
     assert held.until == 120.0
 
 
+def test_frozen_requests_wait_like_tickets() -> None:
+    """A sleeper with frozen requests is woken without a ticket, and takes its room at the aging bound."""
+    asleep = lane("b", State.SLEEPING, frozen=2, frozen_since=80.1)
+    assert (asleep.oldest, asleep.overdue_at(20.0)) == (80.1, 100.1)
+    assert run([asleep], ledger(100, b={"d0": 60}))[0] == Load("b", {"d0": 60}, (), "wake")
+    book, busy = ledger(100, a={"d0": 60}), [resident("a", leases=1)]
+    (held,) = run([asleep], book, busy)
+    assert isinstance(held, Hold)
+    (load,) = run([asleep], book, busy, now=100.1)
+    assert load == Load("b", {"d0": 60}, ("a",), "max_wait: evicts a")
+
+
 def test_an_overdue_lane_keeps_younger_ones_from_its_room() -> None:
     """B waits for the dwell of A; C is small enough for what is free, but B needs that too."""
     lanes = [lane("c", State.STOPPED, 99.0, need=30), lane("b", State.STOPPED, 70.0, need=80)]

@@ -1,129 +1,13 @@
 """What to load next, and when: FIFO lanes, collated by model, with a bound on how long anybody is passed over. Pure."""
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from typing import TypeAlias
 
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.residency import Ledger, NoPlacement, Placement, Reservation, Resident, place
+from vllm_mm.domain.residency import Ledger, NoPlacement, Placement, Reservation, place
+from vllm_mm.domain.scheduling.words import Decision, Grant, Hold, Lane, Load, Refuse, Rules, View
 from vllm_mm.domain.specs import DeviceWish
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A request's place in its model's lane. Times are monotonic seconds."""
-
-    id: str
-    model: str
-    arrived: float
-    deadline: float
-    """When the caller stops waiting for a lease."""
-    key: str | None = None
-    priority: int = 0
-    stream: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A model and those who wait for it, oldest first."""
-
-    model: str
-    state: State
-    tickets: tuple[Ticket, ...]
-    wanted_since: float | None
-    """Set when an operator, preload or pin wants it ready, whether or not a request waits."""
-    wish: DeviceWish
-    per_device: int
-    """Footprint in bytes per device."""
-    free_slots: int
-    """Leases that the instance would still grant; zero unless READY."""
-    priority: int = 0
-    urgent: bool = False
-    """`wanted_since` was set by an operator's explicit start: as good as `max_wait` old from the first moment."""
-    served_until: float | None = None
-    """When the instance last stopped granting leases; None when it never did, or does now. Lanes that were served lately
-    come after those that were not, so that two models with a backlog cannot keep a third one out."""
-
-    @property
-    def oldest(self) -> float | None:
-        """The time since when somebody waits; None when nobody does."""
-        times = [t.arrived for t in self.tickets]
-        if self.wanted_since is not None:
-            times.append(self.wanted_since)
-        return min(times, default=None)
-
-    def overdue_at(self, max_wait: float) -> float | None:
-        """When its oldest waiter reaches the aging bound; None when nobody waits."""
-        times = [t.arrived + max_wait for t in self.tickets]
-        if self.wanted_since is not None:
-            times.append(self.wanted_since + (0.0 if self.urgent else max_wait))
-        return min(times, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The knobs of the policy, in seconds."""
-
-    max_wait: float = 20.0
-    min_dwell: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Everything that a decision may depend on, taken at one moment."""
-
-    lanes: Sequence[Lane]
-    residents: Sequence[Resident]
-    ledger: Ledger
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """These tickets get leases now, in this order."""
-
-    model: str
-    tickets: tuple[Ticket, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Start (or wake) `model` on these devices after the victims went.
-
-    For the ledger: `reserve`, or `grow` if the model (a sleeping one) has a reservation already. `reason` begins with
-    one of `wake`, `fits`, `idle`, `max_wait`, `operator`; what follows a colon is for people.
-    """
-
-    model: str
-    device_bytes: dict[str, int]
-    victims: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Nothing for this lane yet; `until` is when time alone may change that.
-
-    `reason` begins with one of `slots`, `loading`, `stopping`, `room`, `order`; what follows a colon is for people.
-    """
-
-    model: str
-    reason: str
-    until: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The lane can never be served as things stand: answer its tickets now.
-
-    `reason` is for the callers. It is empty for an instance in BACKOFF or FAILED: its own reason says it better.
-    """
-
-    model: str
-    reason: str
-
-
-Decision: TypeAlias = Grant | Load | Hold | Refuse
 
 
 def decide(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
