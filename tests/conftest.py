@@ -1,6 +1,14 @@
-"""Options of the whole suite."""
+"""Options of the whole suite, and what holds for all of it."""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
 
 import pytest
+
+import real_vllm
+from rig import zombies
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -8,3 +16,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--real-full", action="store_true", default=False,
         help="real vLLM: every kill in every state and the embedding model too, not only the part that CI has time for",
     )  # fmt: skip
+
+
+def pytest_sessionfinish() -> None:
+    real_vllm.end_zygotes()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_zombies() -> Iterator[None]:
+    """A module leaves no dead child of this process. Whoever makes a launcher has orphans handed to this process; that ends
+    with the module too, so that those of other tests go where they always go."""
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    left = zombies()
+    for process in left:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+    assert not left, f"zombies: {left}"

@@ -238,7 +238,7 @@ class FakeStore:
 
     async def record_start(
         self, model: str, generation: int, started_at: float, ready_at: float | None,
-        phases: Mapping[str, float], outcome: str, reason: str,
+        phases: Mapping[str, float], outcome: str, reason: str, launcher: str = "",
     ) -> None:  # fmt: skip
         self.starts.append((model, outcome))
 

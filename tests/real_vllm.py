@@ -13,11 +13,14 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 
-from serving import MARK, marked
+from contract.forked import Forked, Forkery
+from serving import MARK, REAL_STARTS, marked, reap
+from vllm_mm.engine.launchers.recipe import Warmth, warmth
+from vllm_mm.engine.ports import Address, LaunchPlan
 
 A = "smollm2-135m"
 B = "smollm2-135m-poet"
@@ -62,14 +65,39 @@ def find(environ: Mapping[str, str]) -> Installation | str:
     return found
 
 
+_ZYGOTES: list[Forkery] = []
+"""At most one: made when it is first needed, and ended with the test run."""
+
+
+def _warmth(vllm: Path, folder: str) -> Warmth:
+    argv = (str(vllm), "serve", folder)
+    found = warmth(LaunchPlan("m", 1, "", argv, {**os.environ, **ENGINE_ENV}, Address(), Path(), Path(), ""))
+    assert isinstance(found, Warmth), found
+    return found
+
+
+def _zygote(warm: Warmth) -> Forkery:
+    if not _ZYGOTES:
+        _ZYGOTES.append(Forkery(MARK, warm, {**os.environ, **ENGINE_ENV}, blank="0" * 16))
+    return _ZYGOTES[0]
+
+
+def end_zygotes() -> None:
+    while _ZYGOTES:
+        _ZYGOTES.pop().close()
+
+
 class Direct:
     """vLLM by itself on a unix socket, with the arguments that `declare` gives it; nothing of ours in between.
 
     `begin` starts it, `starting` is true until it serves, and `end` leaves nothing of it.
     """
 
-    def __init__(self, installation: Installation, model: str, *, names: Sequence[str] = (), **args: Any) -> None:
-        """`names`: under which it is served, if not its own; `args`: more arguments, or others in place of ours."""
+    def __init__(
+        self, installation: Installation, model: str, *, names: Sequence[str] = (), launcher: str = "local", **args: Any
+    ) -> None:
+        """`names`: under which it is served, if not its own; `launcher`: `warm` forks it from the one zygote of this test run;
+        `args`: more arguments, or others in place of ours."""
         spec = installation.declare(model)
         options = [
             part
@@ -81,18 +109,26 @@ class Direct:
             *("--served-model-name", *(names or (model,)), "--uds"),
         ]
         self._options = options
+        self._launcher = launcher
         self._mark = secrets.token_hex(8)
 
     def begin(self) -> None:
+        self._served = False
         self.folder = Path(tempfile.mkdtemp(prefix="mmref-"))
         self.socket = str(self.folder / "s")
         self._until = time.monotonic() + START
         with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*self._argv, self.socket, *self._options],
-                env={**os.environ, **ENGINE_ENV, "SPT_NOENV": "1", "TMPDIR": str(self.folder), MARK: self._mark},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            self.process = self._launch(log)
+
+    def _launch(self, log: BinaryIO) -> "subprocess.Popen[bytes] | Forked":
+        argv = [*self._argv, self.socket, *self._options]
+        env = {**os.environ, **ENGINE_ENV, "SPT_NOENV": "1", "TMPDIR": str(self.folder), MARK: self._mark}
+        if self._launcher == "warm":
+            warm = _warmth(Path(self._argv[0]), self._argv[2])
+            zygote = _zygote(warm)
+            zygote.learn(warm)
+            return zygote.fork(argv, env, log)
+        return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     @property
     def log(self) -> str:
@@ -110,7 +146,12 @@ class Direct:
                 return True
             connection.settimeout(10)
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: e\r\n\r\n")
-            return not connection.recv(64).startswith(b"HTTP/1.1 200")
+            if not connection.recv(64).startswith(b"HTTP/1.1 200"):
+                return True
+        if not self._served:
+            self._served = True
+            REAL_STARTS[self._launcher] += 1
+        return False
 
     def end(self) -> None:
         """SIGTERM, on which vLLM tidies up its shared memory, then SIGKILL to what is left of the tree."""
@@ -119,21 +160,26 @@ class Direct:
         while self.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         deadline = time.monotonic() + 20
+        seen = set(marked(self._mark))
         while (left := marked(self._mark)) and time.monotonic() < deadline:
+            seen |= set(left)
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.process.poll()
             time.sleep(0.05)
         self.process.wait(5)
+        reap(seen)
         shutil.rmtree(self.folder)
         assert not left, f"processes of vLLM are left: {left}"
 
 
 @contextlib.asynccontextmanager
-async def direct(installation: Installation, model: str, **args: Any) -> AsyncGenerator[httpx.AsyncClient]:
-    """A client of vLLM by itself; `args` are more arguments, or others in place of ours."""
-    engine = Direct(installation, model, **args)
+async def direct(
+    installation: Installation, model: str, *, launcher: str = "local", **args: Any
+) -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of vLLM by itself; arguments as of `Direct`."""
+    engine = Direct(installation, model, launcher=launcher, **args)
     engine.begin()
     try:
         while engine.starting():

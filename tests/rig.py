@@ -31,6 +31,11 @@ def alive(pid: int) -> bool:
     return stat is not None and not stat.dead
 
 
+def zombies() -> set[procfs.ProcessId]:
+    """Dead children of ours that nobody reaped."""
+    return {s.id for s in procfs.table().values() if s.ppid == os.getpid() and s.dead}
+
+
 async def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
     """Wait for a fact about another process; there is nothing to be told by."""
     deadline = time.monotonic() + seconds

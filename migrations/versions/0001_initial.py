@@ -52,6 +52,7 @@ def upgrade() -> None:
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
         sa.Column("device_bytes", sa.JSON(), nullable=False),
         sa.Column("started_at", sa.Double(), nullable=False),
+        sa.Column("launcher", sa.String(length=16), nullable=False),
         sa.PrimaryKeyConstraint("model", name=op.f("pk_instances")),
     )
     op.create_table(
@@ -118,6 +119,7 @@ def upgrade() -> None:
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("model", sa.String(length=200), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("launcher", sa.String(length=16), nullable=False),
         sa.Column("started_at", sa.Double(), nullable=False),
         sa.Column("ready_at", sa.Double(), nullable=True),
         sa.Column("phases", sa.JSON(), nullable=False),

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 import httpx
 
 from contract.forked import Forked, Forkery
+from serving import reap
 
 T = TypeVar("T")
 BACKEND = Path(__file__).parents[2] / "backend"
@@ -110,6 +111,7 @@ class Sim:
     ) -> None:
         self.http.close()
         deadline = time.monotonic() + 5
+        seen = {process.pid for process in self.tree()}
         while self.tree() and time.monotonic() < deadline:
             for process in self.tree():
                 with contextlib.suppress(ProcessLookupError):
@@ -117,6 +119,7 @@ class Sim:
             self.process.poll()
             time.sleep(0.005)
         self.process.wait(5)
+        reap(seen)
         shutil.rmtree(self.folder)
 
     def answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""Simulated engines forked from one zygote, for the tests that otherwise start them: the same object as `subprocess.Popen` is."""
+"""Engines forked from one zygote, for the tests that otherwise start them: the same object as `subprocess.Popen` is."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from vllm_mm.engine.launchers import zygote
 from vllm_mm.engine.launchers.local import become_subreaper
+from vllm_mm.engine.launchers.recipe import Warmth
 
 BACKEND = Path(__file__).parents[2] / "backend"
 MAIN = str(BACKEND / "vllm_mm" / "sim" / "__main__.py")
@@ -52,30 +53,56 @@ class Forked:
 
 
 class Forkery:
-    """One zygote with the simulated engine's modules. `mark` is the variable that every engine shows, 32 characters long."""
+    """One zygote. `mark` is the variable that every engine shows, with a value as long as `blank`."""
 
-    def __init__(self, mark: str) -> None:
-        become_subreaper()
+    def __init__(
+        self, mark: str, warm: Warmth | None = None, env: Mapping[str, str] = os.environ, blank: str = "0" * 32
+    ) -> None:
+        """For what `warm` says; by default for simulated engines."""
         self._mark = mark
+        self._known: set[str] = set()
+        self._script = warm.script if warm is not None else None
+        python, libraries = (warm.recipe.python, ["--libraries"]) if warm is not None else (sys.executable, [])
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, zygote.__file__, " " * zygote.TITLE_BYTES],
-                env={**os.environ, "PYTHONPATH": str(BACKEND), "SPT_NOENV": "1", mark: "0" * 32}, stdin=theirs, start_new_session=True,
+                [python, zygote.__file__, *libraries, zygote.room_for("zygote of a test")],
+                env={**env, "SPT_NOENV": "1", mark: blank, **({} if warm else {"PYTHONPATH": str(BACKEND)})},
+                stdin=theirs, start_new_session=True,
             )  # fmt: skip
-        answer = self._ask({
-            "op": "prepare", "kind": "plain", "entry": "vllm_mm.sim.launch:main", "architectures": [], "model_types": [],
-            "modules": ["vllm_mm.sim.launch", "vllm_mm.sim.server"],
-        })  # fmt: skip
+        prepare = {
+            "op": "prepare",
+            "kind": "plain",
+            "entry": "vllm_mm.sim.launch:main",
+            "architectures": [],
+            "model_types": [],
+        }
+        modules: Sequence[str] = ["vllm_mm.sim.launch", "vllm_mm.sim.server"]
+        if warm is not None:
+            prepare |= {"kind": warm.recipe.kind, "entry": warm.recipe.entry}
+            modules = warm.recipe.modules
+        answer = self._ask({**prepare, "modules": modules})
         assert answer["ready"], answer
 
+    def learn(self, warm: Warmth) -> None:
+        """Import what one model needs."""
+        wanted = {*warm.needs.architectures, *warm.needs.model_types}
+        if not wanted <= self._known:
+            needs = {"architectures": warm.needs.architectures, "model_types": warm.needs.model_types}
+            answer = self._ask({"op": "import", "modules": [], **needs})
+            assert answer["ready"], answer
+            self._known |= wanted
+
     def fork(self, args: Sequence[str], env: Mapping[str, str], log: BinaryIO) -> Forked:
+        """`args`: of the simulated engine; the whole argument list of any other."""
+        become_subreaper()  # whoever was tested in between may have ended that
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 request = {
                     "op": "fork",
-                    "argv": [MAIN, *args],
+                    "argv": [*args] if self._script else [MAIN, *args],
+                    "script": self._script,
                     "env": dict(env),
                     "marks": {self._mark: env[self._mark]},
                 }
@@ -97,6 +124,6 @@ class Forkery:
 
     def _ask(self, message: zygote.Message) -> zygote.Message:
         zygote.write_frame(self._channel, message)
-        answer, _ = zygote.read_frame(self._channel, 60)
+        answer, _ = zygote.read_frame(self._channel, 180)
         assert answer is not None, "the zygote ended"
         return answer

@@ -42,14 +42,15 @@ REAL = pytest.param("vllm", marks=[pytest.mark.real, pytest.mark.timeout(real_vl
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[Mapping[str, Direct]]:
-    """Both real engines by the variables that replace them, still starting, both at once."""
+def started(request: pytest.FixtureRequest) -> Iterator[Mapping[str, Direct]]:
+    """Both real engines by the variables that replace them, still starting, both at once: forked, or with --real-full spawned."""
+    launcher = "local" if request.config.getoption("--real-full") else "warm"
     found = real_vllm.find(os.environ)
     if isinstance(found, str):
         pytest.skip(found)
     wanted = {
-        "MM_TEST_VLLM_SOCKET": Direct(found, real_vllm.A, names=("first/name", "second")),
-        "MM_TEST_VLLM_EMBED_SOCKET": Direct(found, real_vllm.EMBED),
+        "MM_TEST_VLLM_SOCKET": Direct(found, real_vllm.A, names=("first/name", "second"), launcher=launcher),
+        "MM_TEST_VLLM_EMBED_SOCKET": Direct(found, real_vllm.EMBED, launcher=launcher),
     }
     engines = {variable: engine for variable, engine in wanted.items() if not os.environ.get(variable)}
     with contextlib.ExitStack() as stack:

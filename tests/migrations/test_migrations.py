@@ -34,11 +34,11 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
         "models": {"id": "a/b", "declaration": '{"memory": "1GiB"}', "created_at": 1.5, "updated_at": 2.5, "updated_by": "ada"},
         "instances": {
             "model": "a/b", "generation": 2, "token": "t", "pid": 7, "start_ticks": 2**40, "boot_id": "b", "socket": "/s",
-            "host": "h", "port": 0, "workdir": "/w", "log": "/l", "fingerprint": "f", "device_bytes": '{"0": 1}', "started_at": 1.0,
+            "host": "h", "port": 0, "workdir": "/w", "log": "/l", "fingerprint": "f", "device_bytes": '{"0": 1}', "started_at": 1.0, "launcher": "warm",
         },
         "footprints": {"fingerprint": "f", "device": "0", "size": 2**36, "source": "measured", "learned_at": 1.0},
         "starts": {
-            "id": 1, "model": "a/b", "generation": 2, "started_at": 1.0, "ready_at": None, "phases": "{}", "outcome": "failed",
+            "id": 1, "model": "a/b", "generation": 2, "launcher": "warm", "started_at": 1.0, "ready_at": None, "phases": "{}", "outcome": "failed",
             "reason": "no",
         },
         "events": {"seq": 5, "at": 1.0, "kind": "x", "model": None, "cause": "", "data": "{}"},

@@ -18,7 +18,7 @@ import pytest
 
 from contract.engines import MARK
 from contract.forked import MAIN, Forked, Forkery
-from rig import until
+from rig import until, zombies
 from vllm_mm.engine import procfs
 from vllm_mm.engine.launchers import zygote as script
 from vllm_mm.engine.process import LocalProcess
@@ -39,11 +39,6 @@ async def warm(owner: str, tmp_path: Path) -> AsyncIterator[WarmRig]:
 async def patient(owner: str, tmp_path: Path) -> AsyncIterator[WarmRig]:
     async with warm_rig(owner, tmp_path) as rig:
         yield rig
-
-
-def zombies() -> set[procfs.ProcessId]:
-    """Dead children of ours that nobody reaped."""
-    return {s.id for s in procfs.table().values() if s.ppid == os.getpid() and s.dead}
 
 
 def strays(rig: WarmRig, allowed: set[int]) -> dict[int, procfs.Stat]:

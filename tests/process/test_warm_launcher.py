@@ -1,7 +1,6 @@
 """What is guaranteed of engines that were forked: nothing tells them from started ones, but the time that it took."""
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from rig import until
+from rig import marked, until, zombies
+from serving import reap
 from vllm_mm.domain.specs import LauncherKind
 from vllm_mm.engine import procfs
 from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
@@ -100,9 +100,11 @@ async def test_a_forked_engine_looks_like_a_started_one(warm: WarmRig) -> None:
         status = dict(
             line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
         )
-        cmdline = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+        cmdline = Path(f"/proc/{pid}/cmdline").read_bytes()
         shown = environ(pid)
-        assert cmdline[-len(plan.argv[3:]) :] == list(plan.argv[3:])
+        assert cmdline.endswith(b"\0")
+        assert not cmdline.endswith(b"\0\0"), "`ps` would show it with blanks at its end"
+        assert cmdline[:-1].replace(b"\0", b" ").decode().endswith(" ".join(plan.argv[3:]))
         assert shown[LAUNCH_VARIABLE] == plan.token
         assert shown[OWNER_VARIABLE] == warm.owner
         log = str(plan.log)
@@ -111,7 +113,7 @@ async def test_a_forked_engine_looks_like_a_started_one(warm: WarmRig) -> None:
         sockets = [name for number, name in opened.items() if number > 2 and not name.startswith("socket:")]
         stats.append({
             "child": stat.ppid == os.getpid(), "session": stat.sid == pid, "group": stat.pgid == pid,
-            "cwd": Path(f"/proc/{pid}/cwd").readlink(), "umask": status["Umask"], "sockets": len(opened), "other": sockets,
+            "name": stat.name.startswith("python"), "cwd": Path(f"/proc/{pid}/cwd").readlink(), "umask": status["Umask"], "sockets": len(opened), "other": sockets,
             "blocked": status["SigBlk"], "ignored": status["SigIgn"], "caught": status["SigCgt"],
             "nice": os.getpriority(os.PRIO_PROCESS, pid), "limits": Path(f"/proc/{pid}/limits").read_text(),
         })  # fmt: skip
@@ -209,11 +211,6 @@ def carriers(token: str) -> list[int]:
     return [pid for pid in procfs.table() if (m := procfs.read_marks(pid)) is not None and m.launch == token]
 
 
-def zombies() -> set[procfs.ProcessId]:
-    """Dead children of ours that nobody reaped."""
-    return {s.id for s in procfs.table().values() if s.ppid == os.getpid() and s.dead}
-
-
 async def test_a_question_that_was_given_up_confuses_nobody(warm: WarmRig) -> None:
     """Its answer comes later than whoever asked is there; the next one gets its own all the same."""
     await warm.start(warm.plan(HANGING))
@@ -248,7 +245,8 @@ async def test_a_zygote_holds_no_secret(warm: WarmRig) -> None:
     assert environ(zygote)[LAUNCH_VARIABLE] == ZYGOTE_TOKEN
     # The engine's are not in the area that others read either; it has them in its own memory.
     assert b"s3cret" not in Path(f"/proc/{process.record.pid}/environ").read_bytes()
-    assert Path(f"/proc/{zygote}/cmdline").read_bytes().rstrip(b"\0") == b"vllm-mm zygote"
+    assert Path(f"/proc/{zygote}/cmdline").read_bytes() == f"vllm-mm zygote {warm.pool.views()[0].key}\0".encode()
+    assert Path(f"/proc/{zygote}/comm").read_text() == "vllm-mm-zygote\n"
     other = await warm.start(warm.plan(HANGING, base={**secrets_of, "HF_TOKEN": "another"}))
     assert other.launcher == "warm"
     assert warm.zygote() == zygote, "a secret does not ask for another zygote"
@@ -453,6 +451,41 @@ async def test_a_stopped_zygote_does_not_hold_a_start_up(owner: str, tmp_path: P
         assert leaders == [both[0].record.pid]
 
 
+async def test_a_zygote_that_does_nothing_does_not_hold_a_start_up(owner: str, tmp_path: Path) -> None:
+    """Stopped in the middle of its imports: nothing moves in it, so the start is a local one long before the deadline of
+    imports. One that works on them for longer than that is waited for."""
+    async with warm_rig(owner, tmp_path, patience=0.5) as warm:
+        slow = {"imports": "1s"}
+        assert (await warm.start(warm.plan(slow))).launcher == "warm"
+        began = time.monotonic()
+        hanging = asyncio.create_task(warm.start(warm.plan({"imports": "40s", **HANGING})))
+        await until(lambda: len(warm.zygotes()) == 2, "the second zygote")
+        _, pid = warm.zygotes().values()
+        await asyncio.sleep(0.3)  # somewhere in its imports
+        os.kill(pid, signal.SIGSTOP)
+        assert (await asyncio.wait_for(hanging, 10)).launcher == "local"
+        assert time.monotonic() - began < 8
+        reason = warm.told("launcher.fallback")[0]["reason"]
+        assert reason.startswith("it did not answer `prepare` and did nothing at all for 0.5 s")
+        await until(lambda: procfs.read_stat(pid) is None, "the zygote to be gone and reaped")
+
+
+async def test_children_of_an_engine_have_short_titles(warm: WarmRig) -> None:
+    """Those that rename themselves too: `ps` shows the name and nothing behind it, and the mark of the launch is there."""
+    plan = warm.plan(HANGING, ranks=2)
+    process = await warm.start(plan)
+    names = {b"VLLM::EngineCore\0", b"VLLM::Worker_TP0\0", b"VLLM::Worker_TP1\0"}
+    titles: set[bytes] = set()
+    for _ in range(200):
+        titles = {
+            Path(f"/proc/{pid}/cmdline").read_bytes() for pid in carriers(plan.token) if pid != process.record.pid
+        }
+        if titles == names:
+            break
+        await asyncio.sleep(0.02)
+    assert titles == names
+
+
 async def test_a_zygote_is_repaired(warm: WarmRig) -> None:
     """Killed while nobody asks: seen at once, told, reaped; engines go on, and the next start has a new one."""
     process = await warm.start()
@@ -499,15 +532,11 @@ asyncio.run(main())
         assert stat is not None
         assert not stat.dead
     finally:
-        for pid, stat in procfs.table().items():
-            marks = procfs.read_marks(pid)
-            if marks is not None and marks.owner == owner and not stat.dead:
-                os.kill(pid, signal.SIGKILL)
-                if stat.ppid == os.getpid():  # orphans are ours to reap
-                    os.waitpid(pid, 0)
-        for pid in zygotes:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+        left = marked(owner)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: not marked(owner), "the engine to be gone")
+        reap([*left, *zygotes])  # orphans are ours
 
 
 async def test_the_recipe_is_the_same_for_the_same_engine_environment(warm: WarmRig) -> None:

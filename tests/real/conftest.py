@@ -8,10 +8,30 @@ from pathlib import Path
 import pytest
 
 import real_vllm
+from serving import REAL_STARTS
 
 DOCS = Path(__file__).parents[2] / "docs" / "transcripts"
 RECORD = "MM_RECORD_TRANSCRIPTS"
 """Set to 1: the transcripts in docs/transcripts are written anew."""
+
+
+WANTED = "MM_REAL_STARTS"
+"""Set, in CI, to how many starts of real vLLM there have to be at least, where it is installed."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    count, warm = REAL_STARTS.total(), REAL_STARTS["warm"]
+    if not isinstance(real_vllm.find(os.environ), str):
+        terminalreporter.write_line(f"real vLLM starts: {count} ({warm} warm)")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fewer than CI wants is a failure: the tests that are there for real starts have lost them."""
+    wanted = int(os.environ.get(WANTED, "0"))
+    if REAL_STARTS.total() < wanted and not isinstance(real_vllm.find(os.environ), str):
+        print(f"\nFAILED: {REAL_STARTS.total()} starts of real vLLM, and {WANTED}={wanted}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

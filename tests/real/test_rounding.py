@@ -34,7 +34,7 @@ async def test_an_answer_alone_and_in_a_batch(vllm: Installation, full: bool, dt
     what bfloat16 does is measured, and printed."""
     if not full:
         pytest.skip("only with --real-full (a real start for each type)")
-    async with direct(vllm, A, dtype=dtype) as engine:
+    async with direct(vllm, A, launcher="warm", dtype=dtype) as engine:
         alone = [await ask(engine, prompt) for prompt in PROMPTS]
         assert [await ask(engine, prompt) for prompt in PROMPTS] == alone
         batches = [await asyncio.gather(*(ask(engine, prompt) for prompt in PROMPTS)) for _ in range(3)]

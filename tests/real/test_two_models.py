@@ -30,10 +30,10 @@ def chat(model: str, question: str) -> dict[str, Any]:
     }
 
 
-async def ask_directly(vllm: Installation, model: str) -> dict[tuple[str, str, str], str]:
+async def ask_directly(vllm: Installation, model: str, launcher: str) -> dict[tuple[str, str, str], str]:
     """(api, model, question) -> text, one question after the other."""
     answers: dict[tuple[str, str, str], str] = {}
-    async with direct(vllm, model) as engine:
+    async with direct(vllm, model, launcher=launcher) as engine:
         for question in QUESTIONS:
             body = chat(model, question)
             answer = (await engine.post("/v1/chat/completions", json=body)).json()
@@ -132,7 +132,8 @@ async def test_two_models_take_turns(vllm: Installation, server: Serving, two_mo
     one is loaded at a time; nothing is left at the end."""
     say = two_models_transcript
     say.heading("vLLM asked directly")
-    first, second = await asyncio.gather(ask_directly(vllm, A), ask_directly(vllm, B))
+    # One of them spawned, as a user would: the engines of the product are forked, and answer like it.
+    first, second = await asyncio.gather(ask_directly(vllm, A, "local"), ask_directly(vllm, B, "warm"))
     expected = first | second
     for (api, model, question), text in expected.items():
         say.note(f"{api:9} {model:18} {question!r} -> {text!r}")
@@ -203,10 +204,8 @@ async def test_two_models_take_turns(vllm: Installation, server: Serving, two_mo
     say.note("SIGTERM: exit code 0, no process left")
 
 
-async def test_an_embedding_model_beside_a_chat_model(vllm: Installation, tmp_path: Path, full: bool) -> None:
+async def test_an_embedding_model_beside_a_chat_model(vllm: Installation, tmp_path: Path) -> None:
     """A real embedding model loads with a pooling probe, and both stay loaded where the memory is enough for both."""
-    if not full:
-        pytest.skip("only with --real-full (two more real starts)")
     server = Serving(
         tmp_path,
         {

@@ -17,10 +17,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from real_vllm import START, TINY, Installation
-from rig import alive, marked, until
+from rig import alive, marked, until, zombies
+from serving import REAL_STARTS
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.specs import GIB, EngineKind, LauncherKind, ModelSpec
-from vllm_mm.engine import command, procfs
+from vllm_mm.engine import command
 from vllm_mm.engine.ports import LaunchPlan
 from vllm_mm.engine.process import LocalProcess
 from warm_rig import WarmRig, descriptors, serves, warm_rig
@@ -59,6 +60,12 @@ def plan(rig: WarmRig, vllm: Installation, *, variant: str = "") -> LaunchPlan:
     return LaunchPlan(TINY, 1, token, argv, env, address, workdir, log, spec.fingerprint, held, LauncherKind.WARM)
 
 
+async def served(process: LocalProcess) -> None:
+    """Once it serves, for the first time."""
+    await serves(process, START)
+    REAL_STARTS[process.launcher] += 1
+
+
 async def finish(rig: WarmRig, process: LocalProcess, *, graceful: bool) -> None:
     report = await process.stop(graceful=graceful, grace=20, deadline=40)
     assert not report.survivors
@@ -71,11 +78,6 @@ def rounds(full: bool) -> int:
     return int(os.environ.get("MM_WARM_REAL_ROUNDS", "24" if full else "6"))
 
 
-def zombies() -> set[procfs.ProcessId]:
-    """Dead children of ours that nobody reaped; other tests may have left some."""
-    return {s.id for s in procfs.table().values() if s.ppid == os.getpid() and s.dead}
-
-
 async def test_dozens_of_starts_leave_nothing(warm: WarmRig, vllm: Installation, rounds: int) -> None:
     """Started, asked, and stopped, in turns as asked and by SIGKILL: always from the same zygote, whose memory and descriptors
     stay as they were; no zombie, no orphan, nothing left in directories."""
@@ -86,7 +88,7 @@ async def test_dozens_of_starts_leave_nothing(warm: WarmRig, vllm: Installation,
         began = time.monotonic()
         process = await warm.start(plan(warm, vllm))
         assert process.launcher == "warm", warm.launcher.view().last_reason
-        await serves(process, START)
+        await served(process)
         times.append(time.monotonic() - began)
         core = [s for s in marked(warm.owner).values() if s.ppid == process.record.pid]
         assert core, "vLLM has its own child, which serves"
@@ -122,13 +124,13 @@ async def test_a_zygote_is_killed(warm: WarmRig, vllm: Installation) -> None:
     loading = await warm.start(plan(warm, vllm))
     assert loading.launcher == "warm"
     os.kill(warm.zygote(), signal.SIGKILL)  # it forked a moment ago
-    await serves(loading, START)
-    await serves(local, START)
+    await served(loading)
+    await served(local)
     await finish(warm, local, graceful=True)
     again = await warm.start(plan(warm, vllm))
     assert again.launcher == "warm"
     os.kill(warm.zygote(), signal.SIGSTOP)
-    await serves(again, START)
+    await served(again)
     os.kill(warm.zygote(), signal.SIGKILL)
     await serves(again)
     await serves(loading)

@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock
 from vllm_mm.control.declarations import Declarations
+from vllm_mm.control.readahead import ReadAheadView
 from vllm_mm.domain.errors import Forbidden
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
@@ -48,6 +49,8 @@ class Services:
     metrics: Metrics
     launchers: Callable[[], WarmView] = WarmView
     """What the launchers did, and which zygotes there are."""
+    read_ahead: Callable[[], ReadAheadView] = ReadAheadView
+    """Which weights are in the page cache."""
     checks: Sequence[Callable[[], str | None]] = ()
     """More reasons for `/ready`: each says what is wrong, or None."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)

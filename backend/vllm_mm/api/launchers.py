@@ -38,6 +38,36 @@ class DistrustOut(Out):
     reason: str
 
 
+class CachedWeightsOut(Out):
+    """The weights of one model. Bytes."""
+
+    model: str
+    size: int
+    """0 when they are not on this machine (yet)."""
+    cached: int
+    """In the page cache, as last measured."""
+    measured: bool
+    """False where the system does not tell; then `cached` is what was read ahead here."""
+    kept: bool
+    """Whether it has a part of the budget now."""
+
+
+class ReadAheadOut(Out):
+    """Reading weights into the page cache before they are asked for (`warm.read_ahead`). Bytes, since the server started."""
+
+    budget: int
+    """0: it is off, and nothing is looked at."""
+    read: int
+    """Read ahead."""
+    starts: int
+    """Of engines whose weights were looked at before."""
+    wanted: int
+    """Weights that those starts read."""
+    hits: int
+    """What of `wanted` was in memory at the last look before the start, whoever put it there."""
+    models: list[CachedWeightsOut]
+
+
 class LaunchersOut(Out):
     """What the launchers did since the server started."""
 
@@ -48,6 +78,7 @@ class LaunchersOut(Out):
     last_fallback: str
     zygotes: list[ZygoteOut]
     distrusted: list[DistrustOut]
+    read_ahead: ReadAheadOut
 
 
 @router.get("/launchers", name="list_launchers")
@@ -65,4 +96,5 @@ async def list_launchers(the: The, _key: Reader) -> LaunchersOut:
             for z in view.zygotes
         ],
         distrusted=[DistrustOut(model=d.model, zygote=d.key, reason=d.reason) for d in view.distrusted],
+        read_ahead=ReadAheadOut.model_validate(the.read_ahead(), from_attributes=True),
     )  # fmt: skip

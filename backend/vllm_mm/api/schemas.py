@@ -56,8 +56,7 @@ class InstanceOut(Out):
     generation: int
     """Counts launches; 0 when it never ran."""
     launcher: str
-    """How its process came into being: `warm` (forked from a zygote) or `local`; empty without one, or when an earlier
-    controller started it."""
+    """How its process came into being: `warm` (forked from a zygote) or `local`; empty without one."""
     pinned: bool
     pending: bool
     """Something is under way: a load, a drain, a stop, or a wish that waits for room."""
@@ -148,7 +147,10 @@ class StartOut(Out):
     ready_at: float | None
     phases: dict[str, float]
     outcome: str
+    """`ready`, `failed`, `cancelled`; `adopted`: a controller took over what an earlier one had started, with no `ready_at`."""
     reason: str
+    launcher: str
+    """How its process came into being: `warm` (forked from a zygote) or `local`; empty when there never was one."""
 
 
 class HistoryOut(Out):

@@ -90,7 +90,8 @@ def show(context: typer.Context, model: Model, json: Json = False) -> None:
                 typer.echo(f"{name}: {instance[name]}")
     for start in starts:
         took = seconds(start["ready_at"] - start["started_at"]) if start["ready_at"] else start["outcome"]
-        typer.echo(f"start {clock(start['started_at'])}: {took} {first_line(start['reason'])}".rstrip())
+        how = f" ({start['launcher']})" if start["launcher"] else ""
+        typer.echo(f"start {clock(start['started_at'])}: {took}{how} {first_line(start['reason'])}".rstrip())
 
 
 def load(

@@ -40,6 +40,23 @@ class CachedWeights:
     """Whether it has a part of the budget now."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadAheadView:
+    """What reading ahead does and did since the server started, for people to see. Bytes."""
+
+    budget: int = 0
+    """0: it is off."""
+    read: int = 0
+    """Read ahead."""
+    starts: int = 0
+    """Of engines whose weights were known here before."""
+    wanted: int = 0
+    """Weights that those starts read."""
+    hits: int = 0
+    """What of that was in memory at the last look before the start, whoever put it there."""
+    models: tuple[CachedWeights, ...] = ()
+
+
 @dataclass(slots=True)
 class _Seen:
     """What is known of one file."""
@@ -72,19 +89,21 @@ class ReadAhead:
         self._seen: dict[tuple[int, int, int, int], _Seen] = {}
         self._found = _Found()
         self._choice = Choice()
-        self.read_bytes = 0
-        """Read ahead since the server started."""
+        self._generations: dict[str, int] = {}
+        self._read = self._starts = self._wanted = self._hits = 0
 
-    def view(self) -> tuple[CachedWeights, ...]:
-        """How much of each model's weights is in memory, as of the last look; nothing while reading ahead is off."""
-        told: list[CachedWeights] = []
-        for model, files in self._found.files.items():
-            seen = [self._seen[f.identity] for f in files if f.identity in self._seen]
-            told.append(CachedWeights(
-                model, sum(f.size for f in files), sum(s.cached for s in seen), all(s.measured for s in seen),
-                model in self._choice.kept,
-            ))  # fmt: skip
-        return tuple(told)
+    def view(self) -> ReadAheadView:
+        """As of the last look; no models while reading ahead is off."""
+        models = tuple(self._cached(model) for model in self._found.files)
+        return ReadAheadView(self._budget, self._read, self._starts, self._wanted, self._hits, models)
+
+    def _cached(self, model: str) -> CachedWeights:
+        files = self._found.files[model]
+        seen = [self._seen[f.identity] for f in files if f.identity in self._seen]
+        return CachedWeights(
+            model, sum(f.size for f in files), sum(s.cached for s in seen), all(s.measured for s in seen),
+            model in self._choice.kept,
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Until cancelled. Disks and folders fail; the next look may be luckier."""
@@ -101,12 +120,25 @@ class ReadAhead:
         """One round; returns the bytes that were read."""
         if self._budget <= 0:
             return 0
+        self._count()
         self._found = await self._examine()
         self._choice = choose(self._found.candidates, self._budget, self._unused())
         done = 0
         for stretch in self._choice.stretches:
             done += await self._fill(stretch)
         return done
+
+    def _count(self) -> None:
+        """The starts since the last look, by what was in memory then."""
+        for spec in self._manager.catalog:
+            generation = self._manager.require(spec.id).snapshot.generation
+            before = self._generations.get(spec.id, generation)
+            self._generations[spec.id] = generation
+            if generation > before and self._found.files.get(spec.id):
+                known = self._cached(spec.id)
+                self._starts += 1
+                self._wanted += known.size
+                self._hits += min(known.cached, known.size)
 
     async def _examine(self) -> _Found:
         specs = list(self._manager.catalog)
@@ -175,7 +207,7 @@ class ReadAhead:
             got = await asyncio.to_thread(_step, path, start, end, stretch.missing - done)
             done += got
         if done:
-            self.read_bytes += done
+            self._read += done
             seen.cached += done
             await asyncio.to_thread(self._measure, path, file.identity, self._clock.now())
             log.info("%s: %d MiB of its weights read ahead", stretch.model, done >> 20)

@@ -40,6 +40,8 @@ class LaunchRecord:
     device_bytes: Mapping[str, int]
     started_at: float
     """Unix time."""
+    launcher: str = ""
+    """`local` or `warm`: how its process came into being."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +56,7 @@ class StartRecord:
     phases: Mapping[str, float]
     """Seconds that each phase took."""
     outcome: str
+    """`ready`, `failed`, `cancelled`; `adopted` when a controller took over what an earlier one had started."""
     reason: str
+    launcher: str = ""
+    """`local` or `warm`; empty when there never was a process."""

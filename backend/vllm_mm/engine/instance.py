@@ -157,6 +157,7 @@ class ModelInstance:
         run.attach(process)
         self.gate.last_used = self._tools.clock.now()  # nobody knows when it was; a sleeper's gate stays closed
         await self.ask(lc.Adopt(process.record.generation, "adopted at boot", asleep=asleep))
+        self._write_start(run, None, "adopted", "")
         return True
 
     async def hand_over(self) -> None:
@@ -225,7 +226,7 @@ class ModelInstance:
             self.tasks.watch(self._present().monitor())
         if before.state is State.STARTING:
             self._end_phase(before.progress.phase)
-            self._remember_start(before, after)
+            self._remember_start(after)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -287,16 +288,19 @@ class ModelInstance:
     def _end_phase(self, phase: str) -> None:
         self._present().log.end_phase(phase, warm=self.launcher == "warm")
 
-    def _remember_start(self, before: Instance, after: Instance) -> None:
+    def _remember_start(self, after: Instance) -> None:
         run, ready = self._present(), after.state is State.READY
         outcome = "ready" if ready else "failed" if after.then is not lc.Then.STOPPED else "cancelled"
         if outcome == "failed":
             run.blame_launcher(after.reason)
-        began, ended, phases = run.log.began_at, self._tools.clock.wall() if ready else None, dict(run.log.phases)
+        self._write_start(run, self._tools.clock.wall() if ready else None, outcome, after.reason)
+
+    def _write_start(self, run: Run, ended: float | None, outcome: str, reason: str) -> None:
+        began, phases, launcher = run.log.began_at, dict(run.log.phases), run.launcher
         self.tasks.run(
             note(
                 lambda: self._tools.store.record_start(
-                    self.spec.id, before.generation, began, ended, phases, outcome, after.reason
+                    self.spec.id, run.generation, began, ended, phases, outcome, reason, launcher
                 ),
                 self._tools.clock,
                 f"{self.spec.id}: its start",

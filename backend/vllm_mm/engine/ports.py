@@ -79,7 +79,7 @@ class EngineProcess(Protocol):
 
     @property
     def launcher(self) -> str:
-        """How it came into being: `local` or `warm`; empty when an earlier controller started it."""
+        """How it came into being: `local` or `warm`, also when an earlier controller started it; empty when nobody knows."""
         ...
 
     @property
@@ -169,7 +169,7 @@ class LaunchStore(Protocol):
 
     async def record_start(
         self, model: str, generation: int, started_at: float, ready_at: float | None,
-        phases: Mapping[str, float], outcome: str, reason: str,
+        phases: Mapping[str, float], outcome: str, reason: str, launcher: str = "",
     ) -> None:  # fmt: skip
         """The history of starts; estimates of load time come from it."""
         ...

@@ -68,6 +68,8 @@ class Run:
         self.generation = generation
         self.log = StartLog(tools.clock)
         self.process: EngineProcess | None = None
+        self.launcher = ""
+        """How its process came into being, also when that is gone; empty while there was none."""
         self.last_tail: tuple[str, ...] = ()
         """The end of the log, once the run is over."""
         self.memory = 0
@@ -150,7 +152,7 @@ class Run:
         self._actor.tell(lc.BecameReady(self.generation))
 
     def _attach(self, process: EngineProcess) -> Checks:
-        self.process = process
+        self.process, self.launcher = process, process.launcher
         checks = self._checks = self._examine(process.record, self._actor.spec.start.probe)
         self._unfollow = process.follow(self._on_line)
         for line in process.tail(TAIL):  # one that ends at once has said why before anybody listened

@@ -144,19 +144,20 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             rows.add(row)
 
         background = Background()
+        ahead = ReadAhead(manager, settings.warm.read_ahead, places.environment, clock)
         gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings), abilities)
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics,
-            launchers=launcher.view, checks=(rows.problem, background.problem),
+            launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("idle times", IdleWatch(manager, clock).run())
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, settings.retention, clock).run())
         background.start("metrics of events", metrics.follow(journal))
-        background.start("reading ahead", ReadAhead(manager, settings.warm.read_ahead, places.environment, clock).run())
+        background.start("reading ahead", ahead.run())
         if settings.warm.preload:
             background.start("zygotes", Warmup(manager, launcher, places, clock).run())
         stack.push_async_callback(background.close)

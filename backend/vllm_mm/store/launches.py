@@ -63,8 +63,9 @@ class Launches:
         phases: Mapping[str, float],
         outcome: str,
         reason: str,
+        launcher: str = "",
     ) -> None:
-        """Unix times; `ready_at` is None for a start that failed."""
+        """Unix times; `ready_at` is None for a start that failed, and for an adoption, of which nobody knows it."""
         async with self._database.write() as connection:
             await connection.execute(
                 insert(Start),
@@ -76,6 +77,7 @@ class Launches:
                     "phases": dict(phases),
                     "outcome": outcome,
                     "reason": reason,
+                    "launcher": launcher,
                 },
             )
 
@@ -86,7 +88,7 @@ class Launches:
                 select(Start).where(Start.model == model).order_by(Start.id.desc()).limit(limit)
             )
             return [
-                StartRecord(r.model, r.generation, r.started_at, r.ready_at, r.phases, r.outcome, r.reason)
+                StartRecord(r.model, r.generation, r.started_at, r.ready_at, r.phases, r.outcome, r.reason, r.launcher)
                 for r in rows
             ]
 
@@ -132,6 +134,7 @@ def _values(record: LaunchRecord) -> dict[str, Any]:
         "fingerprint": record.fingerprint,
         "device_bytes": dict(record.device_bytes),
         "started_at": record.started_at,
+        "launcher": record.launcher,
     }
 
 
@@ -149,4 +152,5 @@ def _record(row: Row[Any]) -> LaunchRecord:
         fingerprint=row.fingerprint,
         device_bytes=row.device_bytes,
         started_at=row.started_at,
+        launcher=row.launcher,
     )

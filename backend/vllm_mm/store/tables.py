@@ -64,6 +64,7 @@ class Instance(Base):
     fingerprint: Mapped[str] = mapped_column(String(64))
     device_bytes: Mapped[dict[str, Any]]
     started_at: Mapped[float]
+    launcher: Mapped[str] = mapped_column(String(16))
 
 
 class Footprint(Base):
@@ -84,6 +85,7 @@ class Start(Base):
     id: Mapped[int] = mapped_column(_BIG_KEY, primary_key=True, autoincrement=True)
     model: Mapped[str] = mapped_column(String(200))
     generation: Mapped[int]
+    launcher: Mapped[str] = mapped_column(String(16))
     started_at: Mapped[float]
     ready_at: Mapped[float | None]
     phases: Mapped[dict[str, Any]]

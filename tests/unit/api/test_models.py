@@ -197,11 +197,11 @@ async def test_secrets_in_the_environment_are_for_administrators(api: Admin) -> 
 async def test_history_lists_starts_latest_first(api: Admin) -> None:
     """As the database has them."""
     launches = api.services.launches
-    await launches.record_start("a", 1, 10.0, 12.5, {"spawn": 1.0, "weights": 1.5}, "ready", "")
+    await launches.record_start("a", 1, 10.0, 12.5, {"spawn": 1.0, "weights": 1.5}, "ready", "", "local")
     await launches.record_start("a", 2, 20.0, None, {"spawn": 1.0}, "failed", "out of memory")
     starts = (await api.client.get("/api/models/a/history")).json()["starts"]
     assert [s["outcome"] for s in starts] == ["failed", "ready"]
     assert starts[1] == {
         "generation": 1, "started_at": 10.0, "ready_at": 12.5, "phases": {"spawn": 1.0, "weights": 1.5},
-        "outcome": "ready", "reason": "",
+        "outcome": "ready", "reason": "", "launcher": "local",
     }  # fmt: skip

@@ -154,6 +154,8 @@ async def test_hand_over_touches_no_engine_and_the_next_controller_adopts() -> N
             async with successor.manager.lease(successor.ticket("a")) as lease:
                 assert lease.generation == 1
             assert successor.starts == []
+            await successor.clock.settle()
+            assert successor.store.starts == [("a", "adopted")]
 
 
 @pytest.mark.parametrize("why", ["changed", "removed", "unhealthy", "not wanted"])

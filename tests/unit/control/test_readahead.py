@@ -10,7 +10,7 @@ import pytest
 
 from fakes_engine import World, model, world
 from vllm_mm.control import readahead
-from vllm_mm.control.readahead import EVERY, MEASURE_EVERY, ReadAhead
+from vllm_mm.control.readahead import EVERY, MEASURE_EVERY, ReadAhead, ReadAheadView
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.engine import pagecache
 from vllm_mm.engine.readahead import MARGIN
@@ -76,10 +76,26 @@ async def test_the_weights_of_the_last_used_model_are_read(folders: Folders) -> 
         assert await it.look() == SIZE
         assert folders.cached("a") == SIZE
         assert folders.cached("b") == 0, "nobody ever used it"
-        told = {v.model: v for v in it.view()}
+        told = {v.model: v for v in it.view().models}
         assert (told["a"].size, told["a"].cached, told["a"].measured, told["a"].kept) == (SIZE, SIZE, True, True)
         assert (told["b"].cached, told["b"].kept) == (0, False)
         assert await it.look() == 0
+
+
+async def test_starts_are_judged_by_what_was_in_memory_before(folders: Folders) -> None:
+    """A model that was read ahead is a hit, byte by byte, and another one is none; starts before the first look do not count."""
+    async with world(folders.spec("a"), folders.spec("b")) as w:
+        await used(w, "a")
+        it = reader(w)
+        await it.look()
+        await used(w, "a")
+        await used(w, "b")
+        await it.look()
+        view = it.view()
+        assert (view.budget, view.starts, view.wanted, view.hits) == (PLENTY, 2, 2 * SIZE, SIZE)
+        assert view.read == 2 * SIZE
+        await it.look()
+        assert it.view().starts == 2, "once each"
 
 
 async def test_off_by_default_it_does_nothing(folders: Folders) -> None:
@@ -92,7 +108,7 @@ async def test_off_by_default_it_does_nothing(folders: Folders) -> None:
         task.cancel()
         assert await it.look() == 0
         assert folders.cached("a") == 0
-        assert it.view() == ()
+        assert it.view() == ReadAheadView()
 
 
 async def test_the_budget_is_respected(folders: Folders) -> None:
@@ -172,7 +188,7 @@ async def test_where_the_system_does_not_tell_what_was_read_counts(
             it = reader(w)
             assert await it.look() == SIZE
             assert await it.look() == 0
-            assert [(v.cached, v.measured) for v in it.view()] == [(SIZE, False)]
+            assert [(v.cached, v.measured) for v in it.view().models] == [(SIZE, False)]
         assert folders.cached("a") == SIZE
 
 
@@ -188,7 +204,7 @@ async def test_trouble_with_a_disk_does_not_end_it(folders: Folders) -> None:
 
         it = reader(w, unused=unused)
         task = asyncio.create_task(it.run())
-        while it.read_bytes < SIZE and not task.done():
+        while it.view().read < SIZE and not task.done():
             await w.clock.advance(EVERY)
         assert not task.done()
         task.cancel()

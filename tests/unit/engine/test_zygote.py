@@ -99,12 +99,12 @@ def test_marks_are_written_in_place() -> None:
 
 
 def test_a_title_stays_in_its_area() -> None:
-    """Cut where the area ends, filled up where it is shorter; the last byte stays zero."""
+    """Cut where the area ends, filled up where it is shorter; a zero ends it, and the last byte is none."""
     start, end, keep = area(b"x" * 16)
     zygote.write_area(start, end, b"short")
-    assert ctypes.string_at(start, 16) == b"short" + b"\0" * 11
+    assert ctypes.string_at(start, 16) == b"short" + b"\0" * 10 + b"."
     zygote.write_area(start, end, b"y" * 40)
-    assert ctypes.string_at(start, 16) == b"y" * 15 + b"\0"
+    assert ctypes.string_at(start, 16) == b"y" * 14 + b"\0."
     assert keep is not None
 
 

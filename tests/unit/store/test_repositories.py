@@ -25,7 +25,7 @@ from vllm_mm.store.usage import Filter, GroupBy, Ledger
 
 LAUNCH = LaunchRecord(
     model="Qwen/Q", generation=3, token="t" * 32, pid=4_000_000, start_ticks=2**40, boot_id="b", address=Address("/s"),
-    workdir=Path("/w"), log=Path("/l"), fingerprint="f" * 16, device_bytes={"0": 2**36}, started_at=1.5,
+    workdir=Path("/w"), log=Path("/l"), fingerprint="f" * 16, device_bytes={"0": 2**36}, started_at=1.5, launcher="warm",
 )  # fmt: skip
 REQUEST = RequestRecord(
     id="req_1", request_id="mine", at=86_400 * 20_000 + 5.0, route="/v1/chat/completions", model="a", asked="alias", key="key_1", stream=True,
@@ -84,7 +84,7 @@ class TestLaunches:
             await store.record_start("a", i, 0.0, 1000.0, {}, "ready", "")
         for i, seconds in enumerate([10, 11, 12, 11, 10, 11, 500, 11, 11, 12] * 2):
             await store.record_start("a", 15 + i, 100.0, 100.0 + seconds, {"weights": 1.0, "compile": 2.0}, "ready", "")
-        await store.record_start("a", 40, 100.0, None, {"weights": 2.5}, "failed", "out of memory")
+        await store.record_start("a", 40, 100.0, None, {"weights": 2.5}, "failed", "out of memory", "local")
         await store.record_start("b", 1, 5.0, 30.0, {"spawn": 1.0}, "ready", "")
         await store.record_start("b", 2, 5.0, 7.5, {"fork": 1.0, "weights": 1.0}, "ready", "")
         await store.record_start("c", 1, 5.0, None, {}, "failed", "")
@@ -97,8 +97,8 @@ class TestLaunches:
         assert (times["b"].start, times["b"].expect(Kind.WARM), times["b"].expect(Kind.START)) == (Kind.WARM, 2.5, 25.0)
         assert times["b"].seconds(Kind.STOP) == (0.25, 0.75)
         latest, before = await store.starts("a", limit=2)
-        assert (latest.generation, latest.ready_at, latest.phases, latest.outcome, latest.reason) == (
-            40, None, {"weights": 2.5}, "failed", "out of memory",
+        assert (latest.generation, latest.ready_at, latest.phases, latest.outcome, latest.reason, latest.launcher) == (
+            40, None, {"weights": 2.5}, "failed", "out of memory", "local",
         )  # fmt: skip
         assert before.ready_at == 112.0
 

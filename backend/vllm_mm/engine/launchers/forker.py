@@ -18,6 +18,7 @@ from vllm_mm.clock import Clock
 from vllm_mm.engine import procfs
 from vllm_mm.engine.launchers import zygote as script
 from vllm_mm.engine.launchers.recipe import Needs, Recipe, Warmth
+from vllm_mm.engine.launchers.stillness import answered
 from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE
 from vllm_mm.engine.process import kill, peek_exit, reap
 
@@ -29,6 +30,11 @@ ZYGOTE_TOKEN = "0" * 32
 _FRAME_BYTES = 1 << 24
 _BURIAL = 10.0
 """Seconds from SIGKILL until a zygote and what is left of its forks have to be gone."""
+STILL = 15.0
+"""Seconds in which a zygote that was asked for something does nothing at all, until it is given up. Imports wait for disks, but
+not for so long at one go."""
+FORK_STILL = 5.0
+"""The same while it forks, which takes some hundredths of a second."""
 
 
 class ZygoteError(Exception):
@@ -63,7 +69,7 @@ class Forker:
 
     def __init__(
         self, recipe: Recipe, clock: Clock, *, import_deadline: float, fork_deadline: float,
-        on_end: Callable[["Forker"], object],
+        on_end: Callable[["Forker"], object], patience: float = STILL,
     ) -> None:  # fmt: skip
         self.recipe = recipe
         self.report = ZygoteReport()
@@ -76,6 +82,7 @@ class Forker:
         self._import_deadline = import_deadline
         self._fork_deadline = fork_deadline
         self._on_end = on_end
+        self._patience = patience
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._dead = asyncio.Event()
@@ -115,7 +122,7 @@ class Forker:
         try:
             with theirs, log.open("ab") as out:
                 process = subprocess.Popen(
-                    [self.recipe.python, script.__file__, *libraries, " " * script.TITLE_BYTES],
+                    [self.recipe.python, script.__file__, *libraries, script.room_for(f"vllm-mm zygote {self.recipe.key}")],
                     env=env, stdin=theirs.fileno(), stdout=out, stderr=out, start_new_session=True,
                 )  # fmt: skip
         except BaseException:
@@ -198,11 +205,11 @@ class Forker:
         async def exchange() -> dict[str, Any]:
             channel = self._open()
             try:
-                async with asyncio.timeout(deadline):
+                async with answered(self.pid or 0, self._clock, deadline=deadline, patience=self._patience):
                     await _send(channel, message)
                     answer = await _receive(channel, [])
-            except TimeoutError:
-                raise ZygoteError(f"it did not answer `{message['op']}` within {deadline:g} s") from None
+            except TimeoutError as error:
+                raise ZygoteError(f"it did not answer `{message['op']}` {error}") from None
             except (OSError, ValueError) as error:
                 raise ZygoteError(f"it does not answer: {error}{await self._how()}") from error
             if answer is None:
@@ -221,7 +228,8 @@ class Forker:
         }  # fmt: skip
         fds: list[int] = []
         try:
-            async with asyncio.timeout(self._fork_deadline):
+            patience = min(FORK_STILL, self._patience)
+            async with answered(self.pid or 0, self._clock, deadline=self._fork_deadline, patience=patience):
                 with theirs:
                     await _send(channel, request, (log, theirs.fileno()))
                 answer = await _receive(ours, fds)
@@ -235,8 +243,8 @@ class Forker:
                 ours.send(script.GO)
             self.forks += 1
             return pid, fds.pop(0)
-        except TimeoutError:
-            raise ZygoteError(f"it gave no engine within {self._fork_deadline:g} s") from None
+        except TimeoutError as error:
+            raise ZygoteError(f"it gave no engine {error}") from None
         except (OSError, ValueError) as error:
             raise ZygoteError(f"it cannot be asked for an engine: {error}{await self._how()}") from error
         finally:

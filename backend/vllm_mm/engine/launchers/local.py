@@ -77,6 +77,7 @@ class LocalLauncher:
             fingerprint=plan.fingerprint,
             device_bytes=dict(plan.device_bytes),
             started_at=self._clock.wall(),
+            launcher=launcher,
         )
         try:
             leftovers.prepare(plan)
@@ -145,7 +146,7 @@ class LocalLauncher:
             _LOG.warning("%s is not adopted: its log cannot be opened: %s", record.model, error)
             os.close(pidfd)
             return None
-        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid(), launcher="")
+        return LocalProcess(record, self._clock, tail, pidfd, child=stat.ppid == os.getpid(), launcher=record.launcher)
 
     async def sweep(self, record: LaunchRecord, deadline: float) -> SweepReport:
         known = record.pid > 0 and record.boot_id == procfs.boot_id()

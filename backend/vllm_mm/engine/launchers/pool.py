@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_mm.clock import Clock
-from vllm_mm.engine.launchers.forker import ZYGOTE_TOKEN, Forker, Unfit, ZygoteError, ZygoteReport
+from vllm_mm.engine.launchers.forker import STILL, ZYGOTE_TOKEN, Forker, Unfit, ZygoteError, ZygoteReport
 from vllm_mm.engine.launchers.recipe import Needs, Recipe, Warmth
 
 __all__ = ("ZYGOTE_TOKEN", "ZygoteError", "ZygotePool", "ZygoteReport", "ZygoteView")
@@ -51,7 +51,7 @@ class ZygotePool:
     def __init__(
         self, owner: str, clock: Clock, *, logs: Path, tmp: Path, idle_after: float | None,
         tell: Callable[[str, dict[str, Any]], object] = lambda _kind, _data: None,
-        import_deadline: float = IMPORT_DEADLINE, fork_deadline: float = FORK_DEADLINE,
+        import_deadline: float = IMPORT_DEADLINE, fork_deadline: float = FORK_DEADLINE, patience: float = STILL,
     ) -> None:  # fmt: skip
         self._owner = owner
         self._clock = clock
@@ -61,6 +61,7 @@ class ZygotePool:
         self._tell = tell
         self._import_deadline = import_deadline
         self._fork_deadline = fork_deadline
+        self._patience = patience
         self._living: dict[Recipe, Forker] = {}
         self._making: dict[Recipe, asyncio.Task[Forker]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -146,7 +147,7 @@ class ZygotePool:
         self._make_room()
         zygote = Forker(
             recipe, self._clock, import_deadline=self._import_deadline, fork_deadline=self._fork_deadline,
-            on_end=lambda ended: self._drop(ended, ended.ended),
+            on_end=lambda ended: self._drop(ended, ended.ended), patience=self._patience,
         )  # fmt: skip
         try:
             zygote.spawn(self._owner, self._log(recipe), self._tmp)

@@ -24,7 +24,7 @@ returns from `main` into the entry point with the interpreter's own ending.
 Forking is safe only while there is one Python thread and no GPU was touched: both are looked at before each fork.
 """
 
-# ruff: noqa: PTH100, PTH115, PTH118, PTH120, PTH123, PTH207, PTH208, TC003
+# ruff: noqa: PTH100, PTH115, PTH118, PTH119, PTH120, PTH123, PTH207, PTH208, TC003
 from __future__ import annotations
 
 import array
@@ -54,6 +54,8 @@ CONTROL = 0
 """The descriptor of the control socket."""
 TITLE_BYTES = 4000
 """Room for an engine's command line in the argument area, which `ps` shows."""
+_AREA: list[int] = []
+"""[start, end) of the argument area of this process, and of all that are forked from it."""
 GO = b"+"
 """The owner's word to an engine that it is known."""
 ARRIVAL = 15.0
@@ -243,12 +245,39 @@ def memory() -> tuple[int, int]:
     return private, shared
 
 
+def room_for(title: str) -> str:
+    """The last argument of a zygote: what it is called, and the room for longer titles."""
+    return title.ljust(TITLE_BYTES)
+
+
 def write_area(start: int, end: int, text: bytes) -> None:
-    """Over this process's own argument area: what ps shows. The last byte stays zero, for otherwise the kernel reads on
-    into the environment (fs/proc/base.c)."""
-    size = end - start - 1
-    data = text[:size].ljust(size, b"\0") + b"\0"
-    ctypes.memmove(start, data, size + 1)
+    """Over this process's own argument area: what ps shows. Where its last byte is not zero, the kernel shows the text up to the
+    first zero (`get_mm_cmdline` in fs/proc/base.c); else all of the area, so that thousands of blanks would follow."""
+    size = end - start
+    ctypes.memmove(start, text[: size - 2].ljust(size - 1, b"\0") + b".", size)
+
+
+def _name(text: str) -> None:
+    """What /proc/PID/comm and `top` show: 15 bytes (prctl(2), PR_SET_NAME)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(15, text.encode()[:15], 0, 0, 0)
+
+
+def _keep_titles_short() -> None:
+    """setproctitle, with which vLLM names its processes, fills the argument area with zeros up to its end: mark that again."""
+    try:
+        module = importlib.import_module("setproctitle")
+    except ImportError:
+        return
+    module.getproctitle()  # it finds the area by its first contents, so it has to look before we write there
+    original = module.setproctitle
+
+    def setproctitle(title: str) -> None:
+        original(title)
+        if _AREA:
+            ctypes.memmove(_AREA[1] - 1, b".", 1)
+
+    setattr(module, "setproctitle", setproctitle)  # noqa: B010 - before anybody else imports it
 
 
 def areas() -> tuple[int, int, int, int]:
@@ -295,7 +324,8 @@ def _become(request: Message, log: int, answer: int) -> None:
     arg_start, arg_end, env_start, env_end = areas()
     if not write_marks(env_start, env_end, request["marks"]):
         raise RuntimeError("the marks do not fit into the zygote's environment")
-    write_area(arg_start, arg_end, "\0".join(request["argv"]).encode())
+    write_area(arg_start, arg_end, " ".join(request["argv"]).encode())
+    _name(os.path.basename(request.get("script") or sys.executable))
     temporary = sys.modules.get("tempfile")
     if temporary is not None:
         setattr(temporary, "tempdir", None)  # noqa: B010 - it remembers the zygote's TMPDIR
@@ -515,13 +545,11 @@ def main() -> tuple[Message, Zygote] | None:
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for our owner, who ends us
     _die_with_owner(channel)
-    try:
-        title = importlib.import_module("setproctitle")
-        title.getproctitle()  # it finds the argument area by its first contents, so it has to look before we write there
-    except ImportError:
-        pass
+    _keep_titles_short()
     start, end = areas()[:2]
-    write_area(start, end, b"vllm-mm zygote")
+    _AREA[:] = start, end
+    write_area(start, end, sys.argv[-1].rstrip().encode())
+    _name("vllm-mm-zygote")
     zygote = Zygote(channel)
     request = zygote.serve()
     if request is None:
