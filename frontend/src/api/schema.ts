@@ -569,6 +569,34 @@ export interface components {
          * @enum {string}
          */
         Act: "none" | "loading" | "start" | "wake" | "wait" | "refuse";
+        /**
+         * CachedWeightsOut
+         * @description The weights of one model. Bytes.
+         */
+        CachedWeightsOut: {
+            /** Model */
+            model: string;
+            /**
+             * Size
+             * @description 0 when they are not on this machine (yet).
+             */
+            size: number;
+            /**
+             * Cached
+             * @description In the page cache, as last measured.
+             */
+            cached: number;
+            /**
+             * Measured
+             * @description False where the system does not tell; then `cached` is what was read ahead here.
+             */
+            measured: boolean;
+            /**
+             * Kept
+             * @description Whether it has a part of the budget now.
+             */
+            kept: boolean;
+        };
         /** DeletedOut */
         DeletedOut: {
             /** Id */
@@ -710,8 +738,7 @@ export interface components {
             generation: number;
             /**
              * Launcher
-             * @description How its process came into being: `warm` (forked from a zygote) or `local`; empty without one, or when an earlier
-             *     controller started it.
+             * @description How its process came into being: `warm` (forked from a zygote) or `local`; empty without one.
              */
             launcher: string;
             /** Pinned */
@@ -797,6 +824,7 @@ export interface components {
             zygotes: components["schemas"]["ZygoteOut"][];
             /** Distrusted */
             distrusted: components["schemas"]["DistrustOut"][];
+            read_ahead: components["schemas"]["ReadAheadOut"];
         };
         /** MemoryOut */
         MemoryOut: {
@@ -1025,6 +1053,39 @@ export interface components {
             /** Oldest S */
             oldest_s: number;
         };
+        /**
+         * ReadAheadOut
+         * @description Reading weights into the page cache before they are asked for (`warm.read_ahead`). Bytes, since the server started.
+         */
+        ReadAheadOut: {
+            /**
+             * Budget
+             * @description 0: it is off, and nothing is looked at.
+             */
+            budget: number;
+            /**
+             * Read
+             * @description Read ahead.
+             */
+            read: number;
+            /**
+             * Starts
+             * @description Of engines whose weights were looked at before.
+             */
+            starts: number;
+            /**
+             * Wanted
+             * @description Weights that those starts read.
+             */
+            wanted: number;
+            /**
+             * Hits
+             * @description What of `wanted` was in memory at the last look before the start, whoever put it there.
+             */
+            hits: number;
+            /** Models */
+            models: components["schemas"]["CachedWeightsOut"][];
+        };
         /** ReadyOut */
         ReadyOut: {
             /** Ready */
@@ -1170,10 +1231,18 @@ export interface components {
             phases: {
                 [key: string]: number;
             };
-            /** Outcome */
+            /**
+             * Outcome
+             * @description `ready`, `failed`, `cancelled`; `adopted`: a controller took over what an earlier one had started, with no `ready_at`.
+             */
             outcome: string;
             /** Reason */
             reason: string;
+            /**
+             * Launcher
+             * @description How its process came into being: `warm` (forked from a zygote) or `local`; empty when there never was one.
+             */
+            launcher: string;
         };
         /**
          * State
