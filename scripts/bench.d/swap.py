@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import neighbours
 from product import Product
 from start import Bench, Case, Failed, bench, cases, host
 
-from vllm_mm.domain.specs import EngineKind, LauncherKind, ModelSpec
+from vllm_mm.domain.specs import EngineKind, LauncherKind, ModelSpec, SleepMode, SleepSpec
 from vllm_mm.engine.ports import EngineProcess, LaunchPlan
 
 KINDS = ("stop+start", "sleep+wake")
@@ -177,32 +177,28 @@ async def swap_once(product: Product, model: str) -> tuple[float, dict[str, floa
 
 def simulated(options: argparse.Namespace) -> tuple[ModelSpec, ModelSpec]:
     profile = {**PROFILE, **dict(p.split("=", 1) for p in options.profile)}
-    return (
-        ModelSpec("a", EngineKind.SIM, sim=profile, args={"enable-sleep-mode": True}),
-        ModelSpec("b", EngineKind.SIM, sim=profile, args={"enable-sleep-mode": True}),
-    )
+    one = ModelSpec("a", EngineKind.SIM, sim=profile, sleep=SleepSpec(SleepMode.ALWAYS))
+    return one, replace(one, id="b")
 
 
 def real(options: argparse.Namespace) -> tuple[ModelSpec, ModelSpec]:
     """The first model that is named, under two names: the times of both are one sample."""
-    found = cases(options)[0].spec
-    args = {**found.args, "enable-sleep-mode": True}
-    return tuple(
-        ModelSpec(name, model=found.model, executable=found.executable, args=args, env={**found.env, "VLLM_SERVER_DEV_MODE": "1"})
-        for name in "ab"
-    )  # type: ignore[return-value]  # fmt: skip
+    one = replace(cases(options)[0].spec, id="a", sleep=SleepSpec(SleepMode.ALWAYS))
+    return replace(one, model=one.model or one.id), replace(one, id="b", model=one.model or one.id)
 
 
 def declared(spec: ModelSpec, kind: str, launcher: LauncherKind) -> dict[str, Any]:
     """In the words of the configuration."""
     found: dict[str, Any] = {
-        "engine": spec.engine.value, "args": dict(spec.args), "memory": "8GiB", "launcher": launcher.value,
+        "engine": spec.engine.value, "memory": "8GiB", "launcher": launcher.value,
         "idle": {"sleep_after": "1h", "stop_after": "2h"},
         "sleep": {"mode": "always" if kind == "sleep+wake" else "never"},
     }  # fmt: skip
     if spec.engine is EngineKind.SIM:
         return {**found, "sim": dict(spec.sim)}
-    return {**found, "model": spec.model, "executable": spec.executable, "env": dict(spec.env)}
+    return {
+        **found, "model": spec.model, "executable": spec.executable, "env": dict(spec.env), "args": dict(spec.args),
+    }  # fmt: skip
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from vllm_mm.clock import Clock
 from vllm_mm.engine import leftovers, procfs
@@ -47,6 +47,29 @@ def kill(identity: ProcessId, number: signal.Signals = signal.SIGKILL) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+async def ended(identities: Iterable[ProcessId]) -> None:
+    """Returns as soon as none of these processes lives, zombies being dead. A process that cannot be watched counts as dead."""
+    loop = asyncio.get_running_loop()
+    fds: list[int] = []
+    try:
+        for identity in identities:
+            with contextlib.suppress(OSError):
+                fds.append(os.pidfd_open(identity.pid))
+                stat = procfs.read_stat(identity.pid)
+                if stat is None or stat.id != identity:
+                    os.close(fds.pop())  # another's number by now
+        for fd in fds:
+            over: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(fd, lambda over=over: over.done() or over.set_result(None))
+            try:
+                await over
+            finally:
+                loop.remove_reader(fd)
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def reap(identity: ProcessId) -> None:
@@ -328,12 +351,21 @@ class LocalProcess:
             hurry.cancel()
 
     async def _let_children_follow(self) -> None:
+        """Looked for again and again, for those who die may have had others; between two looks, waited for and not polled."""
         until = min(self._clock.now() + _PATIENCE, self._until)
         while not self._hurry.is_set() and self._clock.now() < until:
-            found = await asyncio.to_thread(self._look)
-            if all(stat.dead for stat in found.values()):
+            alive = [s.id for s in (await asyncio.to_thread(self._look)).values() if not s.dead]
+            if not alive:
                 return
-            await self._clock.sleep(0.02)
+            tasks = [
+                self._loop.create_task(work)
+                for work in (ended(alive), self._hurry.wait(), self._clock.sleep(until - self._clock.now()))
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
 
     async def _bury(self) -> None:
         """Everybody is dead: reap the leader (only now, see the top), and remove what the launch left in files."""

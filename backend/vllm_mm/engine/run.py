@@ -289,9 +289,14 @@ class Run:
         """The whole tree gone, the memory seen free, the row forgotten: then, and only then, `Reaped`."""
         self.drop_channels()
         process = await self._whatever_started()
-        if process is not None and not await self._end(process, graceful=graceful):
-            return  # The deadline of STOPPING kills again.
-        await self._forget()
+        if process is not None:
+            before = {d.id: d.foreign for d in self._tools.inventory.devices()}
+            if not await self._end(process, graceful=graceful):
+                return  # The deadline of STOPPING kills again.
+            # Its row says nothing that is still true, whether or not its memory has come back: neither waits for the other.
+            await asyncio.gather(self._forget(), self._see_free(process, before))
+        else:
+            await self._forget()
         if not self._in({State.STOPPING}):
             return  # A second stop of the same launch, and the first one has told.
         if self._unfollow is not None:
@@ -305,7 +310,6 @@ class Run:
 
     async def _end(self, process: EngineProcess, *, graceful: bool) -> bool:
         """False when something of it cannot be killed."""
-        before = {d.id: d.foreign for d in self._tools.inventory.devices()}
         times = self._actor.snapshot.timeouts
         report = await process.stop(graceful=graceful, grace=times.grace, deadline=times.stop)
         self.last_tail = process.tail(TAIL)
@@ -315,10 +319,13 @@ class Run:
             pids = ", ".join(map(str, report.survivors))
             self._actor.emit("alert.survivors", data={"pids": list(report.survivors), "reason": f"cannot kill {pids}"})
             return False
+        return True
+
+    async def _see_free(self, process: EngineProcess, before: Mapping[str, int]) -> None:
+        """`before`: foreign use of each device while it ran."""
         held = dict(process.record.device_bytes)
         if not await self._tools.inventory.wait_free(held, before, MEMORY_DEADLINE):
             self._actor.emit("alert.memory_not_back", data={"devices": sorted(held), "waited_s": MEMORY_DEADLINE})
-        return True
 
     async def _forget(self) -> None:
         model, generation = self._actor.spec.id, self.generation
