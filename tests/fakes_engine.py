@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, Task
 from vllm_mm.engine.instance import Tools
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.policy import Places, Policy
-from vllm_mm.engine.ports import ExitStatus, LaunchPlan, Loss, SweepReport
+from vllm_mm.engine.ports import ExitStatus, ForeignProcess, LaunchPlan, Loss, SweepReport
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.engine.wire import ResponseSink, UpstreamRequest
 
@@ -196,11 +197,22 @@ class FakeChannel:
 class FakeInventory:
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = tuple(devices)
+        self.strangers: list[ForeignProcess] = []
 
     def devices(self) -> Sequence[Device]:
         return self._devices
 
-    async def refresh(self) -> Sequence[Device]:
+    def change(self, device: str, **changes: Any) -> None:
+        """The next look shows it so."""
+        self._devices = tuple(replace(d, **changes) if d.id == device else d for d in self._devices)
+
+    def foreign_processes(self) -> Sequence[ForeignProcess]:
+        return self.strangers
+
+    def age(self) -> float:
+        return inf
+
+    async def refresh(self, deadline: float = 5.0) -> Sequence[Device]:
         return self._devices
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
@@ -270,6 +282,7 @@ class World:
 
     clock: FakeClock
     manager: ProcessManager = field(init=False)
+    inventory: FakeInventory = field(init=False)
     queue: InferenceQueue = field(init=False)
     store: FakeStore = field(default_factory=FakeStore)
     journal: ListJournal = field(default_factory=ListJournal)
@@ -310,9 +323,10 @@ async def world(
 ) -> AsyncIterator[World]:
     """One device of `capacity` GiB unless `devices` are given."""
     it = World(FakeClock())
+    it.inventory = FakeInventory(devices or [Device("gpu0", int(capacity * GIB), kind="test")])
     tools = Tools(
         launcher=FakeLauncher(it),
-        inventory=FakeInventory(devices or [Device("gpu0", int(capacity * GIB), kind="test")]),
+        inventory=it.inventory,
         store=it.store,
         journal=it.journal,
         clock=it.clock,

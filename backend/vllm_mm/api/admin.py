@@ -41,7 +41,8 @@ async def list_instances(the: The, _key: Reader) -> list[InstanceOut]:
 async def list_devices(the: The, _key: Reader) -> list[DeviceOut]:
     """Every device: capacity, what others use, who has reserved what."""
     ledger = the.manager.ledger
-    return [present.device(device, ledger) for device in ledger.devices.values()]
+    strangers = the.manager.strangers()
+    return [present.device(device, ledger, strangers) for device in ledger.devices.values()]
 
 
 @router.get("/queue", name="get_queue")

@@ -1,7 +1,7 @@
 """Domain objects in the words of the API."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from vllm_mm.api.schemas import (
@@ -9,6 +9,7 @@ from vllm_mm.api.schemas import (
     DeviceOut,
     DeviceWishOut,
     FootprintOut,
+    ForeignProcessOut,
     IdleOut,
     InstanceOut,
     MemoryOut,
@@ -28,6 +29,7 @@ from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.footprint import Footprint
 from vllm_mm.engine.manager import ProcessManager
+from vllm_mm.engine.ports import ForeignProcess
 from vllm_mm.engine.views import InstanceView
 
 HIDDEN = "********"
@@ -94,11 +96,14 @@ def footprint(found: Footprint) -> FootprintOut:
     return FootprintOut.model_validate({"per_device": found.per_device, "source": found.source})
 
 
-def device(found: Device, ledger: Ledger) -> DeviceOut:
+def device(found: Device, ledger: Ledger, strangers: Sequence[ForeignProcess]) -> DeviceOut:
     held = [r for r in ledger.reservations.values() if found.id in r.device_bytes]
     return DeviceOut(
         id=found.id, kind=found.kind, name=found.name, capacity=found.capacity, headroom=found.headroom,
-        foreign=found.foreign, free=ledger.free(found.id),
+        foreign=found.foreign, free=ledger.free(found.id), problem=found.problem,
+        foreign_processes=[
+            ForeignProcessOut(pid=p.pid, name=p.name, bytes=p.size) for p in strangers if p.device == found.id
+        ],
         reservations=[
             ReservationOut(
                 model=r.model, bytes=r.device_bytes[found.id], in_use=r.physical(found.id) > 0, leaving=r.leaving

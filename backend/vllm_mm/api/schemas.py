@@ -165,6 +165,13 @@ class ReservationOut(Out):
     leaving: bool
 
 
+class ForeignProcessOut(Out):
+    pid: int
+    name: str
+    bytes: int | None
+    """Null where the driver does not tell."""
+
+
 class DeviceOut(Out):
     id: str
     kind: str
@@ -174,6 +181,10 @@ class DeviceOut(Out):
     foreign: int
     """In use by processes that are not ours."""
     free: int
+    problem: str
+    """Why nothing new is placed on it; empty when it is well."""
+    foreign_processes: list[ForeignProcessOut]
+    """Whose the foreign use is, where that is known (GPUs and simulated devices)."""
     reservations: list[ReservationOut]
 
 

@@ -138,7 +138,10 @@ def devices(settings: Settings) -> tuple[list[Finding], tuple[Device, ...]]:
     for device in inventory.devices():
         free = device.usable
         detail = f"{device.kind} {device.name} {size(device.capacity)}, {size(free)} to be had".replace("  ", " ")
-        if free < GIB:
+        if device.problem:
+            advice = "nothing is placed on it until it is well again; `nvidia-smi -q` tells more of a GPU"
+            found.append(Finding(f"device {device.id}", Status.FAIL, f"{detail}; {device.problem}", advice))
+        elif free < GIB:
             advice = "end what uses it, or lower `device_headroom`"
             found.append(Finding(f"device {device.id}", Status.WARN, detail, advice))
         else:

@@ -19,6 +19,11 @@ class Device:
     kind: str = "gpu"
     """`gpu`, `cpu` or `sim`."""
     name: str = ""
+    problem: str = ""
+    """Why it is out of use, for people; empty when it is well. Nothing new is placed on such a device; what runs there
+    goes on until it fails by itself."""
+    strangers: tuple[str, ...] = ()
+    """Who uses what is `foreign`, as far as that is known, for people."""
 
     @property
     def usable(self) -> int:
@@ -27,15 +32,19 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Memory that one instance may use, from the decision to start it until it is seen to be free again."""
+    """Memory that one instance may use, from the decision to start it until it is seen to be free again; or that was let
+    to something else."""
 
     model: str
+    """Or the name of a lease on device memory, which no model can have."""
     device_bytes: Mapping[str, int]
     leaving: bool = False
     """Its instance is on the way out: it still holds the memory, but a plan may count on it."""
     held: Mapping[str, int] = field(default_factory=dict[str, int])
     """What a process may physically use by now: nothing until `Ledger.begin`, then `device_bytes`. In between the two
     for a sleeping instance that is promised more than it holds, so that it can wake."""
+    let: Mapping[str, int] | None = None
+    """For a lease on device memory: the foreign use of each device that is not its holder's. None for a model."""
 
     @property
     def begun(self) -> bool:
@@ -64,9 +73,12 @@ class Ledger:
 
     def reserve(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
         """From the decision to start. Raises ValueError when it would exceed what is free once the leavers are gone,
-        or when `model` already has a reservation."""
+        on a device that is out of use, or when `model` already has a reservation."""
         if model in self.reservations:
             raise ValueError(f"{model} already has a reservation; use grow or resize")
+        for device in device_bytes:
+            if device in self.devices and (problem := self.devices[device].problem):
+                raise ValueError(f"{model}: {device} is out of use: {problem}")
         _check_room(self, model, device_bytes)
         return self._with(Reservation(model, dict(device_bytes)))
 
@@ -76,6 +88,14 @@ class Ledger:
         if model in self.reservations:
             raise ValueError(f"{model} already has a reservation")
         return self._with(Reservation(model, dict(device_bytes), held=dict(device_bytes)))
+
+    def let(self, name: str, device_bytes: Mapping[str, int]) -> "Ledger":
+        """Room for something that is not ours to start: as `reserve`. What strangers use from now on counts as use of that
+        room, until it is full: it is not taken away twice."""
+        ledger = self.reserve(name, device_bytes)
+        foreign = {device: self.foreign(device) for device in device_bytes}
+        lease = replace(ledger.reservations[name], let=foreign)
+        return replace(ledger, reservations={**ledger.reservations, name: lease})
 
     def grow(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
         """A sleeping instance is promised what it needs to be awake; it may use it after `begin`. Raises ValueError
@@ -127,9 +147,61 @@ class Ledger:
         held = dict(device_bytes) if own.begun else own.held
         return self._with(replace(own, device_bytes=dict(device_bytes), held=held))
 
+    def forgo(self, model: str, held: Mapping[str, int]) -> "Ledger":
+        """A load comes to nothing: `model` is left with what it `held` before, or without a reservation. Unknown models
+        change nothing."""
+        own = self.reservations.get(model)
+        if own is None or not held:
+            return self.release(model)
+        return self._with(replace(own, device_bytes=dict(held), held=dict(held)))
+
     def with_devices(self, devices: Sequence[Device]) -> "Ledger":
         """Fresh readings (capacity, foreign use). A reservation on a device that is gone stays until it is released."""
-        return replace(self, devices={d.id: d for d in devices})
+        fresh = {d.id: d for d in devices}
+        lets = {
+            r.model: replace(r, let={d: min(n, fresh[d].foreign) if d in fresh else n for d, n in r.let.items()})
+            for r in self.reservations.values()
+            if r.let is not None
+        }
+        return replace(self, devices=fresh, reservations={**self.reservations, **lets})
+
+    def foreign(self, device: str) -> int:
+        """Bytes that strangers use beyond what was let to them."""
+        if device not in self.devices:
+            return 0
+        seen = self.devices[device].foreign
+        lets = [r for r in self.reservations.values() if r.let is not None and device in r.let]
+        before = min((r.let[device] for r in lets if r.let is not None), default=seen)
+        return seen - min(sum(r.device_bytes[device] for r in lets), seen - before)
+
+    def broken(self, model: str) -> str:
+        """Why what was promised to `model`, or what it began to use, is not to be had any more, whoever leaves: its device
+        went out of use, or a stranger took the room. Empty when it stands, and where all that it may use was its own before
+        the trouble began (see `crowded`)."""
+        own = self.reservations.get(model)
+        if own is None or own.begun:
+            return ""
+        for device in own.device_bytes:
+            there = self.devices.get(device)
+            if there is None or there.problem:
+                return f"{device} is out of use: {there.problem if there is not None else 'it is gone'}"
+            if self.free_after_leaving(device) < 0:
+                return self._taken(there, -self.free_after_leaving(device))
+        return ""
+
+    def crowded(self, model: str, slack: int = 0) -> str:
+        """Why what `model` has just begun to use is not there after all: a stranger was quicker. Empty when it is there, or
+        all but `slack` bytes."""
+        own = self.reservations.get(model)
+        for device in own.device_bytes if own is not None else ():
+            over = self.in_use(device) - self._usable(device)
+            if over > slack:
+                return self._taken(self.devices[device], over) if device in self.devices else f"{device} is gone"
+        return ""
+
+    def _taken(self, device: Device, missing: int) -> str:
+        who = f" ({', '.join(device.strangers)})" if device.strangers else ""
+        return f"{gib(missing)} on {device.id} are missing: others use {gib(self.foreign(device.id))} there now{who}"
 
     def free(self, device: str) -> int:
         """Bytes that could be used at this moment without waiting for anybody: leavers count among the holders, and so
@@ -158,7 +230,10 @@ class Ledger:
         )
 
     def _usable(self, device: str) -> int:
-        return self.devices[device].usable if device in self.devices else 0
+        if device not in self.devices:
+            return 0
+        there = self.devices[device]
+        return max(0, there.capacity - there.headroom - self.foreign(device))
 
     def _get(self, model: str) -> Reservation:
         if model not in self.reservations:

@@ -44,6 +44,8 @@ class NoPlacement:
     reason: str
     permanent: bool = False
     until: float | None = None
+    out: tuple[str, ...] = ()
+    """Devices that would do if they were not out of use (`Device.problem`), where no other would."""
 
 
 def place(
@@ -66,7 +68,8 @@ def place(
 
     Pinned instances are never victims, nor are sleepers with frozen requests; instances with leases only when `drain_busy` (the aging bound was reached, or an
     operator asked); nobody within `min_dwell` seconds of becoming ready. Loading, draining and stopping instances are
-    not victims (a leaver's memory is already counted on). `closed` devices are kept for somebody else.
+    not victims (a leaver's memory is already counted on). `closed` devices are kept for somebody else. Devices with a
+    problem are not used, not even when they were asked for: that is told, and is not permanent.
     """
     pools = _pools(ledger, wish, per_device, residents)
     if isinstance(pools, NoPlacement):
@@ -85,7 +88,7 @@ def place(
     if victims is None:
         times = sorted({c.free_at for c in candidates if c.free_at > now})
         until = next((t for t in times if search.fits([c for c in candidates if c.free_at <= t])), None)
-        return NoPlacement(_why_not(ledger, pools, residents, now, per_device, min_dwell, closed), until=until)
+        return NoPlacement(_why_not(ledger, wish, pools, residents, now, per_device, min_dwell, closed), until=until)
     devices = search.best_fit(victims) or ()
     return Placement(dict.fromkeys(devices, per_device), tuple(c.model for c in victims))
 
@@ -132,8 +135,8 @@ def _ids(wish: DeviceWish) -> tuple[str, ...]:
 def _pools(
     ledger: Ledger, wish: DeviceWish, per_device: int, residents: Sequence[Resident]
 ) -> list[list[str]] | NoPlacement:
-    """Sets of devices, one per kind, in each of which the load could go with every victim gone and no foreign use
-    (that may end); or why there is none."""
+    """Sets of devices that are in use, one per kind, in each of which the load could go with every victim gone and no
+    foreign use (that may end); or why there is none."""
     unknown = [d for d in _ids(wish) if d not in ledger.devices]
     if unknown:
         known = ", ".join(ledger.devices) or "none"
@@ -153,9 +156,15 @@ def _pools(
         sums.append(f"{device.id}: {gib(device.capacity)} less {gib(device.headroom)} headroom{note}")
     count = len(_ids(wish)) or wish.count
     pools = [p for p in able.values() if len(p) >= count]
-    if pools:
-        return pools
+    sound = [[d for d in p if not ledger.devices[d].problem] for p in pools]
+    if enough := [p for p in sound if len(p) >= count]:
+        return enough
     where = f"each of {count} devices of one kind" if count > 1 and not wish.ids else f"{count} device(s)"
+    if pools:
+        out = [ledger.devices[d] for d in chain.from_iterable(pools) if ledger.devices[d].problem]
+        return NoPlacement(
+            f"needs {gib(per_device)} on {where}; {_out_of_use(out)}", out=tuple(device.id for device in out)
+        )
     return NoPlacement(
         f"needs {gib(per_device)} on {where}, more than there can ever be ({'; '.join(sums) or 'there is no device'}); "
         "give it less memory or other devices, or unpin a model",
@@ -231,6 +240,7 @@ def _regret(victims: Sequence[_Candidate]) -> tuple[int, list[int], list[float],
 
 def _why_not(
     ledger: Ledger,
+    wish: DeviceWish,
     pools: Sequence[Sequence[str]],
     residents: Sequence[Resident],
     now: float,
@@ -242,14 +252,22 @@ def _why_not(
     notes: list[str] = []
     for device in chain.from_iterable(pools):
         holders = [
-            f"{r.model} ({_hold_on(by_model.get(r.model), now, min_dwell)})"
+            f"{r.model} ({'let' if r.let is not None else _hold_on(by_model.get(r.model), now, min_dwell)})"
             for r in ledger.reservations.values()
             if not r.leaving and r.device_bytes.get(device, 0)
         ]
         kept = ", kept for a model that waits longer" if device in closed else ""
         room = gib(max(0, ledger.free_after_leaving(device)))
-        notes.append(f"{device} has {room} left{kept}; on it: {', '.join(holders) or 'none of ours'}")
+        who = f" ({', '.join(s)})" if (s := ledger.devices[device].strangers) else ""
+        others = f"; others use {gib(n)}{who}" if (n := ledger.foreign(device)) else ""
+        notes.append(f"{device} has {room} left{kept}; on it: {', '.join(holders) or 'none of ours'}{others}")
+    if out := [d for d in ledger.devices.values() if d.problem and d.id in (_ids(wish) or ledger.devices)]:
+        notes.append(_out_of_use(out))
     return f"needs {gib(per_device)} per device; {'; '.join(notes)}"
+
+
+def _out_of_use(devices: Sequence[Device]) -> str:
+    return "; ".join(f"{d.id} is out of use: {d.problem}" for d in devices)
 
 
 def _hold_on(resident: Resident | None, now: float, min_dwell: float) -> str:

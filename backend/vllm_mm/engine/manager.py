@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 
 DB_DEADLINE = 10.0
 """Seconds for the one row that is written while `_swap_inflight` is held."""
+FRESH = 0.25
+"""Seconds for which a reading of the devices is good enough to start on."""
+LOOK_DEADLINE = 1.0
+"""Seconds that a start waits for a new one."""
 PROFILED = PROFILED_FROM | {"probe"}
 """Phases of a load in which the engine has sized its KV cache."""
 
@@ -156,10 +160,21 @@ class ProcessManager(Acts):
 
     async def carry_out(self, load: Load) -> None:
         """Decide and flip, under `_swap_inflight`; what follows runs in a task of its own."""
+        await self._look_again()
         async with self._swap_inflight:
             loading = await self._flip(load)
         if loading is not None:
             loading.task = asyncio.get_running_loop().create_task(self._swap_in(loading), name=f"load-{load.model}")
+
+    async def _look_again(self) -> None:
+        """Before anything is started: a stranger may have come since the last reading."""
+        if self._tools.inventory.age() <= FRESH:
+            return
+        try:
+            await self._tools.inventory.refresh(LOOK_DEADLINE)
+        except Exception:  # what was known has to do
+            log.exception("reading the devices failed")
+        self.observe_devices()
 
     async def _flip(self, load: Load) -> Loading | None:
         """Re-check, reserve, mark, write the row. None when the decision is stale: the next round decides again."""
@@ -226,10 +241,13 @@ class ProcessManager(Acts):
         """Wait for the room, then start (or wake). Every way out settles the load."""
         model = loading.load.model
         instance = self._instances[model]
+        held = dict(self._room.ledger.reservations[model].held)
         patience = self._policy.drain_timeout + 3 * self._policy.timeouts.stop + instance.spec.start.deadline
         try:
             async with asyncio.timeout(patience):
                 await self._room.take(model)
+            await self._look_again()
+            self._room.confirm(model)
             if instance.state is State.SLEEPING:
                 await instance.ask(lc.Wake(loading.cause))
             else:
@@ -237,14 +255,14 @@ class ProcessManager(Acts):
         except TimeoutError:
             self._give_up(loading, f"no room on its devices after {patience:.0f} s")
         except (Conflict, ValueError) as error:
-            self._decide_again(loading, str(error))
+            self._decide_again(loading, str(error), held)
         except Exception as error:
             log.exception("the load of %s failed", model)
             self._give_up(loading, f"internal error: {error!r}")
 
-    def _decide_again(self, loading: Loading, reason: str) -> None:
-        """What the load was decided on is gone (a sleeper died before it could wake): those who wait go on waiting, and
-        the next round decides anew."""
+    def _decide_again(self, loading: Loading, reason: str, held: Mapping[str, int]) -> None:
+        """What the load was decided on is gone (a sleeper died before it could wake, a stranger took the room): those who
+        wait go on waiting, and the next round decides anew. `held`: what the model held before the load, in bytes."""
         model = loading.load.model
         if self._loading_events.get(model) is not loading:
             return
@@ -252,6 +270,8 @@ class ProcessManager(Acts):
         self._room.profiled(model)
         if self._instances[model].state not in lc.LIVE:
             self._room.release(model)
+        elif self._instances[model].state is State.SLEEPING:
+            self._room.forgo(model, held)
         self._emit("swap.given_up", model, reason)
         loading.settle(ok=False, reason=reason)
         self._waiting.kick()
@@ -360,8 +380,11 @@ class ProcessManager(Acts):
 
     def observe_devices(self) -> None:
         """Take over the latest readings of the inventory."""
+        before = self._room.ledger.devices
         self._room.observe(self._tools.inventory.devices())
-        self._waiting.kick()
+        self.device_alerts.look(self._room.ledger, self._tools.inventory.foreign_processes())
+        if self._room.ledger.devices != before:
+            self._waiting.kick()
 
     @property
     def wants_memory(self) -> bool:

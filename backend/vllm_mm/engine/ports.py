@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from vllm_mm.domain.estimates import Kind, Times
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.launches import Address, LaunchRecord
-from vllm_mm.domain.residency import Device
+from vllm_mm.domain.residency import Device, gib
 from vllm_mm.domain.specs import LauncherKind
 
 OWNER_VARIABLE = "MM_ENGINE_OWNER"
@@ -191,6 +191,19 @@ class Journal(Protocol):
     ) -> Event: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignProcess:
+    """A process that is not ours and uses memory of a device. `size` in bytes; None where the driver does not tell."""
+
+    device: str
+    pid: int
+    name: str
+    size: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid}{'' if self.size is None else f', {gib(self.size)}'})"
+
+
 class Inventory(Protocol):
     """The devices and what is used on them."""
 
@@ -198,7 +211,17 @@ class Inventory(Protocol):
         """The latest readings; cheap, no I/O."""
         ...
 
-    async def refresh(self) -> Sequence[Device]: ...
+    def foreign_processes(self) -> Sequence[ForeignProcess]:
+        """Who else was seen on the devices at the latest reading."""
+        ...
+
+    def age(self) -> float:
+        """Seconds since the latest reading."""
+        ...
+
+    async def refresh(self, deadline: float = 5.0) -> Sequence[Device]:
+        """A new reading; the last one where it takes longer than `deadline` seconds."""
+        ...
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
         """After a stop: wait until the use seen on each device fell by about what the instance held (or below `before`).

@@ -10,12 +10,14 @@ from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import why_no_sleep
+from vllm_mm.engine.devices.alerts import DeviceAlerts
 from vllm_mm.engine.estimator import Estimator
 from vllm_mm.engine.footprint import Footprint, footprint
 from vllm_mm.engine.forecast import Forecast
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.ports import ForeignProcess
 from vllm_mm.engine.room import Room
 from vllm_mm.engine.tools import Tools
 
@@ -32,6 +34,7 @@ class Registry(ABC):
         self._policy = policy
         self._instances: dict[str, ModelInstance] = {}
         self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
+        self.device_alerts = DeviceAlerts(tools.journal)
         self._learned: dict[tuple[str, str], int] = {}
         self.estimator = Estimator(tools.store, tools.clock, lambda: self.catalog, policy.drain_timeout)
         self.forecast = Forecast(
@@ -74,6 +77,10 @@ class Registry(ABC):
 
     def devices(self) -> Sequence[Device]:
         return tuple(self._room.ledger.devices.values())
+
+    def strangers(self) -> Sequence[ForeignProcess]:
+        """Who else was seen on the devices."""
+        return self._tools.inventory.foreign_processes()
 
     def can_sleep(self, spec: ModelSpec) -> bool:
         """Whether its engine is put to sleep on the devices it would use here."""

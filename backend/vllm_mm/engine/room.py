@@ -9,6 +9,9 @@ PROFILES_MEMORY = frozenset({"gpu", "sim"})
 """Kinds of device on which two engines must not size their KV cache at once: vLLM takes the free memory at start and
 what its neighbour allocates meanwhile for its own (vLLM issues 55827 and 56830)."""
 
+BREATH = 64 * 1024**2
+"""Bytes by which the use of the host's RAM comes and goes from one reading to the next."""
+
 
 class Room:
     """Holds the current `Ledger`; every change wakes those who wait for memory."""
@@ -34,7 +37,7 @@ class Room:
     async def take(self, model: str) -> None:
         """Wait until the memory promised to `model` is there and nobody else profiles on its devices; then hold both.
 
-        The caller puts a deadline around it.
+        The caller puts a deadline around it. Raises ValueError with the reason when it will never be there (`Ledger.broken`).
         """
         while not self._try_take(model):
             waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -49,12 +52,21 @@ class Room:
         if reservation is None:
             raise ValueError(f"{model} has no reservation")
         known = self.ledger.devices
+        if reason := self.ledger.broken(model):
+            raise ValueError(reason)
         devices = [d for d in reservation.device_bytes if d in known and known[d].kind in PROFILES_MEMORY]
         if any(self._profiling.get(d, model) != model for d in devices) or not self.ledger.fits_now(model):
             return False
         self._profiling.update(dict.fromkeys(devices, model))
         self._set(self.ledger.begin(model))
         return True
+
+    def confirm(self, model: str) -> None:
+        """The last look before a start. Raises ValueError with the reason when a stranger was quicker."""
+        devices = [self.ledger.devices.get(d) for d in self.ledger.reservations[model].device_bytes]
+        exact = any(d is None or d.kind in PROFILES_MEMORY for d in devices)
+        if reason := self.ledger.crowded(model, 0 if exact else BREATH):
+            raise ValueError(reason)
 
     def profiled(self, model: str) -> None:
         """`model` has sized its memory, or will not: its devices are open to the next load. Harmless when repeated."""
@@ -80,6 +92,10 @@ class Room:
 
     def release(self, model: str) -> None:
         self._set(self.ledger.release(model))
+
+    def forgo(self, model: str, held: Mapping[str, int]) -> None:
+        """A load comes to nothing; its model has what it held before."""
+        self._set(self.ledger.forgo(model, held))
 
     def hold(self, model: str, device_bytes: Mapping[str, int]) -> None:
         """An adopted engine has its memory already; a fact, whether or not it fits."""

@@ -623,6 +623,16 @@ export interface components {
             foreign: number;
             /** Free */
             free: number;
+            /**
+             * Problem
+             * @description Why nothing new is placed on it; empty when it is well.
+             */
+            problem: string;
+            /**
+             * Foreign Processes
+             * @description Whose the foreign use is, where that is known (GPUs and simulated devices).
+             */
+            foreign_processes: components["schemas"]["ForeignProcessOut"][];
             /** Reservations */
             reservations: components["schemas"]["ReservationOut"][];
         };
@@ -678,6 +688,18 @@ export interface components {
              * @enum {string}
              */
             source: "declared" | "learned" | "estimated";
+        };
+        /** ForeignProcessOut */
+        ForeignProcessOut: {
+            /** Pid */
+            pid: number;
+            /** Name */
+            name: string;
+            /**
+             * Bytes
+             * @description Null where the driver does not tell.
+             */
+            bytes: number | null;
         };
         /**
          * Goal

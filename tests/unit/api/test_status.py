@@ -45,6 +45,24 @@ async def test_devices_show_who_holds_what(api: Admin) -> None:
     assert device["reservations"] == [{"model": "a", "bytes": 20 * GIB, "in_use": True, "leaving": False}]
 
 
+async def test_a_device_that_is_out_of_use_says_so(api: Admin) -> None:
+    """In the list, as an alert, and to whoever waits; nothing is placed on it."""
+    api.world.inventory.change("gpu0", problem="the GPU is lost")
+    api.world.manager.observe_devices()
+    (device,) = (await api.client.get("/api/devices")).json()
+    assert device["problem"] == "the GPU is lost"
+    assert (await api.client.get("/api/status")).json()["alerts"] == ["device gpu0 is out of use: the GPU is lost"]
+    plan = (await api.client.get("/api/plan?model=a")).json()
+    assert (plan["act"], "gpu0 is out of use: the GPU is lost" in plan["reason"]) == ("wait", True)
+    await api.client.post("/api/models/a/start")
+    await api.world.clock.advance(5.0)
+    assert api.world.starts == []
+    api.world.inventory.change("gpu0", problem="")
+    api.world.manager.observe_devices()
+    await api.world.clock.advance(1.0)
+    assert api.world.starts == ["a"], "it waited, and the device is well again"
+
+
 async def test_queue_shows_who_waits_and_why(api: Admin) -> None:
     """One entry per waiting request, with its position and the reason of the scheduler."""
     api.world.healthy_at_once = False

@@ -42,10 +42,10 @@ async def test_memory_that_another_program_gives_back_is_seen_within_a_second_by
         inventory, reads = w.manager._tools.inventory, 0
         refresh = inventory.refresh
 
-        async def counting() -> Any:
+        async def counting(deadline: float = 5.0) -> Any:
             nonlocal reads
             reads += 1
-            return await refresh()
+            return await refresh(deadline)
 
         inventory.refresh = counting  # type: ignore[method-assign] - counts what the real one would read
         task = asyncio.create_task(Readings(w.manager, inventory, w.store, w.clock).run())

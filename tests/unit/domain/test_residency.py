@@ -181,7 +181,127 @@ def test_a_device_that_vanished_keeps_its_reservations() -> None:
     assert book.release("a").release("b").reservations == {}
 
 
+def test_nothing_new_is_promised_on_a_device_that_is_out_of_use() -> None:
+    """What is there stays, begins and ends as always: the device may have failed for newcomers only."""
+    book = ledger(100, a={"d0": 60}).reserve("b", {"d0": 20})
+    book = book.with_devices([Device("d0", 100, problem="fell off the bus")])
+    with pytest.raises(ValueError, match="c: d0 is out of use: fell off the bus"):
+        book.reserve("c", {"d0": 1})
+    assert book.begin("b").in_use("d0") == 80
+    assert book.release("a").free("d0") == 80
+
+
+def test_a_promise_is_broken_when_a_stranger_takes_the_room_or_the_device_fails() -> None:
+    """Whoever leaves, it is not to be had: better said at once than waited for. What was begun stands."""
+    book = ledger(100, 100, a={"d0": 60}).leave("a").reserve("b", {"d0": 80, "d1": 10})
+    assert book.broken("b") == ""
+    d0, d1 = book.devices.values()
+    taken = book.with_devices([replace(d0, foreign=30, strangers=("game (pid 7)",)), d1])
+    assert taken.broken("b") == ("0.0 GiB on d0 are missing: others use 0.0 GiB there now (game (pid 7))")
+    assert taken.broken("a") == taken.broken("nobody") == ""
+    assert book.with_devices([d0, replace(d1, problem="lost")]).broken("b") == "d1 is out of use: lost"
+    assert book.with_devices([d0]).broken("b") == "d1 is out of use: it is gone"
+
+
+def test_what_was_just_begun_is_crowded_when_a_stranger_was_quicker() -> None:
+    """By more than the slack that its kind of memory has."""
+    book = ledger(100).reserve("b", {"d0": 80}).begin("b")
+    assert book.crowded("b") == book.crowded("nobody") == ""
+    taken = book.with_devices([Device("d0", 100, foreign=25)])
+    assert "are missing: others use" in taken.crowded("b")
+    assert taken.crowded("b", slack=5) == ""
+    assert book.with_devices([]).crowded("b") == "d0 is gone"
+
+
+def test_a_load_that_comes_to_nothing_leaves_what_was_held_before() -> None:
+    """A sleeper goes on holding what it held asleep; a model that had nothing has nothing."""
+    book = ledger(100, a={"d0": 10})
+    assert book.grow("a", {"d0": 90}).begin("a").forgo("a", {"d0": 10}) == book
+    assert book.reserve("b", {"d0": 5}).forgo("b", {}) == book
+    assert book.forgo("nobody", {"d0": 1}) == book
+
+
+def test_memory_that_was_let_is_not_taken_away_twice() -> None:
+    """What strangers use once the room is let counts as use of that room, until it is full; what they used before does
+    not, and what they used before and gave back does again."""
+
+    def seen(foreign: int) -> Ledger:
+        return book.with_devices([Device("d0", 100, foreign=foreign)])
+
+    book = ledger(100).with_devices([Device("d0", 100, foreign=10)])
+    book = book.let("lease:1", {"d0": 30}).begin("lease:1")
+    assert [(seen(n).foreign("d0"), seen(n).free("d0")) for n in (10, 30, 40, 45)] == [
+        (10, 60), (10, 60), (10, 60), (15, 55)
+    ]  # fmt: skip
+    book = seen(4)
+    assert [(seen(n).foreign("d0"), seen(n).free("d0")) for n in (4, 34, 40)] == [(4, 66), (4, 66), (10, 60)]
+    assert seen(34).release("lease:1").foreign("d0") == 34
+    assert book.foreign("d9") == 0
+
+
+def test_two_leases_on_one_device_share_what_strangers_use() -> None:
+    """Each byte is counted for one of them; a device that is gone keeps what was known."""
+    book = ledger(100).let("lease:1", {"d0": 30}).begin("lease:1")
+    book = book.with_devices([Device("d0", 100, foreign=20)]).let("lease:2", {"d0": 10})
+    assert [book.with_devices([Device("d0", 100, foreign=n)]).foreign("d0") for n in (20, 40, 50)] == [0, 0, 10]
+    assert book.with_devices([]).reservations["lease:2"].let == {"d0": 0}
+
+
+def test_a_wait_for_room_names_the_strangers_and_what_is_let() -> None:
+    """So that one knows whom to ask."""
+    book = ledger(100).with_devices([Device("d0", 100, foreign=10, strangers=("game (pid 7)", "2 more"))])
+    book = book.let("lease:1", {"d0": 60}).begin("lease:1")
+    found = seek(book, 50)
+    assert isinstance(found, NoPlacement)
+    assert "on it: lease:1 (let); others use 0.0 GiB (game (pid 7), 2 more)" in found.reason
+
+
 # Placement without victims.
+
+
+def sick(book: Ledger, *devices: str) -> Ledger:
+    """These are out of use."""
+    return book.with_devices(
+        [replace(d, problem="it is lost") if d.id in devices else d for d in book.devices.values()]
+    )  # fmt: skip
+
+
+def test_a_device_with_a_problem_is_left_alone() -> None:
+    """Another one is used instead, even if somebody has to go there; its own residents are no victims for nothing."""
+    book = sick(ledger(100, 100, a={"d0": 90}, b={"d1": 90}), "d0")
+    residents = [resident("a"), resident("b", last_used=9.0)]
+    assert seek(book, 50, residents) == Placement({"d1": 50}, ("b",))
+    assert seek(sick(ledger(100, 100), "d0"), 50) == Placement({"d1": 50})
+
+
+def test_where_no_other_device_would_do_the_problem_is_the_reason() -> None:
+    """Not for ever: it may be well again. A model that would not fit there either is still refused for good."""
+    book = sick(ledger(100, 40), "d0")
+    found = seek(book, 50)
+    assert isinstance(found, NoPlacement)
+    assert (found.out, found.permanent) == (("d0",), False)
+    assert found.reason == "needs 0.0 GiB on 1 device(s); d0 is out of use: it is lost"
+    asked = seek(sick(ledger(100, 100), "d1"), 50, wish=DeviceWish(ids=("d0", "d1")))
+    assert isinstance(asked, NoPlacement)
+    assert asked.out == ("d1",)
+    never = seek(book, 150)
+    assert isinstance(never, NoPlacement)
+    assert (never.out, never.permanent) == ((), True)
+
+
+def test_a_wait_for_room_tells_of_the_devices_that_are_out_of_use() -> None:
+    """Of those that were asked for, or of all."""
+    book = sick(ledger(100, 100, 100, a={"d0": 90}), "d1", "d2")
+    found = seek(book, 50, [resident("a", pinned=False, leases=1)])
+    assert isinstance(found, NoPlacement)
+    assert "d1 is out of use: it is lost; d2 is out of use: it is lost" in found.reason
+    assert found.out == ()
+    asked = seek(book, 50, [resident("a", leases=1)], wish=DeviceWish(ids=("d0",)))
+    assert isinstance(asked, NoPlacement)
+    assert "out of use" not in asked.reason
+
+
+# Which of several fits is taken.
 
 
 def test_the_tightest_fit_wins() -> None:

@@ -24,12 +24,13 @@ from vllm_mm.engine.devices import (
     ForeignProcess,
     NvmlInventory,
     PolledInventory,
+    Reading,
     SimulatedInventory,
     build_inventory,
-    nvml,
     owned_by,
 )
-from vllm_mm.engine.devices.nvml import Gpu
+from vllm_mm.engine.devices.gpus import Gpu
+from vllm_mm.engine.devices.polled import MISSING
 
 GIB = 1024**3
 ME = os.getpid()
@@ -84,10 +85,13 @@ def no_cuda_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_is_told_with_what_others_use_of_it() -> None:
     """Everything in use that is not our engines' counts, also what no process admits (the driver's own)."""
     found, _ = inventory(gpu(used=30 * GIB, processes=[(ME, 20 * GIB), (1, 5 * GIB)]), ours=only(ME))
-    assert found.devices() == (Device("0", 80 * GIB, headroom=GIB, foreign=10 * GIB, kind="gpu", name="NVIDIA H100"),)
     stat = procfs.read_stat(1)
     assert stat is not None
     assert found.foreign_processes() == (ForeignProcess("0", 1, stat.name, 5 * GIB),)
+    strangers = (f"{stat.name} (pid 1, 5.0 GiB)",)
+    assert found.devices() == (
+        Device("0", 80 * GIB, headroom=GIB, foreign=10 * GIB, kind="gpu", name="NVIDIA H100", strangers=strangers),
+    )
 
 
 def test_where_the_driver_does_not_tell_sizes_the_last_clean_reading_counts() -> None:
@@ -132,63 +136,56 @@ def test_no_gpu_to_be_seen_is_a_clear_reason() -> None:
         inventory(gpu(0), visible="")
 
 
-def test_a_driver_that_fails_later_leaves_the_last_reading(caplog: pytest.LogCaptureFixture) -> None:
-    readings = [[gpu(used=GIB)]]
-
-    def source() -> Sequence[Gpu]:
-        if not readings:
-            raise OSError("GPU is lost")
-        return readings.pop()
-
-    found = NvmlInventory(QuickClock(), nobody, source=source)
-    assert asyncio.run(found.refresh())[0].foreign == GIB
-    assert "GPU is lost" in caplog.text
-
-
-class FakeNvml(SimpleNamespace):
-    """The part of pynvml that is used, with its habits: bytes or text, None for sizes that are not available."""
-
-    class NVMLError(Exception):
-        pass
-
-    broken: str | None = None
-
-    def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
-        if self.broken == "init":
-            raise self.NVMLError("NVML Shared Library Not Found")
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
-        return index
-
-    def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802
-        return b"GPU-x"
-
-    def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
-        return "A100"
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
-        if self.broken == "read":
-            raise self.NVMLError("GPU is lost")
-        return SimpleNamespace(total=10, used=4)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
-        return [SimpleNamespace(pid=5, usedGpuMemory=None), SimpleNamespace(pid=6, usedGpuMemory=3)]
+def test_gpus_keep_their_ids_when_nvml_counts_anew() -> None:
+    """One is gone: it stays in the list with the reason. The next one has its number now, but is still itself; as engines
+    are told numbers, nothing is placed on it either."""
+    found, now = inventory(gpu(0), gpu(1), gpu(2, used=3 * GIB))
+    now[:] = [gpu(0), replace(gpu(2, used=5 * GIB), index=1)]
+    told = asyncio.run(found.refresh())
+    assert [(d.id, d.foreign, d.problem.split(" ")[0:3]) for d in told] == [
+        ("0", 0, [""]), ("1", 0, ["it", "is", "not"]), ("2", 5 * GIB, ["its", "number", "changed"])
+    ]  # fmt: skip
+    assert "from 2 to 1" in told[2].problem
 
 
-def test_nvml_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type] # stands for the module
-    read = nvml.open_nvml()
-    assert list(read()) == [Gpu(0, "GPU-x", "A100", 10, 4, ((5, None), (6, 3)))]
-    fake.broken = "read"
-    with pytest.raises(OSError, match="GPU is lost"):
-        read()
-    fake.broken = "init"
-    with pytest.raises(DriverMissingError, match=r"Not Found.*nvidia-smi"):
-        nvml.open_nvml()
+def test_a_gpu_named_by_its_uuid_may_change_its_number() -> None:
+    """Its engines are told the UUID."""
+    found, now = inventory(gpu(0), gpu(1), entries={"GPU-1aa": (None, None)})
+    now[:] = [replace(gpu(1), index=0)]
+    assert [(d.id, d.problem) for d in asyncio.run(found.refresh())] == [("GPU-1aa", "")]
+
+
+def test_a_new_gpu_under_an_old_number_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Said once, not at each reading."""
+    found, now = inventory(gpu(0))
+    now[:] = [replace(gpu(0), uuid="GPU-other", total=GIB)]
+    for _ in range(2):
+        asyncio.run(found.refresh())
+    (device,) = found.devices()
+    assert (device.capacity, device.problem) == (80 * GIB, MISSING)
+    assert caplog.text.count("restart vllm-mm to use it") == 1
+
+
+def test_a_gpu_that_tells_nothing_is_known_by_its_number() -> None:
+    """The driver lost it: marked at once, with the figures of before; one that was lost from the start has none."""
+    found, now = inventory(gpu(0, used=GIB), gpu(1))
+    now[0] = Gpu(0, "", "", 0, 0, (), fault="the driver has lost it")
+    told = asyncio.run(found.refresh())
+    assert [(d.id, d.capacity, d.foreign, d.problem) for d in told] == [
+        ("0", 80 * GIB, GIB, "the driver has lost it"), ("1", 80 * GIB, 0, "")
+    ]  # fmt: skip
+    dead, _ = inventory(gpu(0), Gpu(1, "", "", 0, 0, (), fault="the driver has lost it"))
+    assert [(d.id, d.capacity, d.problem) for d in dead.devices()] == [
+        ("0", 80 * GIB, ""), ("1", 0, "the driver has lost it")
+    ]  # fmt: skip
+
+
+def test_a_faulty_gpu_goes_on_being_read() -> None:
+    """Memory that waits for a reset can still be in use."""
+    found, now = inventory(gpu(0, used=GIB))
+    now[0] = replace(gpu(0, used=9 * GIB), fault="it needs a reset")
+    (device,) = asyncio.run(found.refresh())
+    assert (device.foreign, device.problem) == (9 * GIB, "it needs a reset")
 
 
 def test_the_hosts_memory_is_the_machines() -> None:
@@ -231,6 +228,8 @@ def claim(ledger: Path, device: str, pid: int, size: object, ticks: int | None =
 def test_claims_on_a_simulated_device(tmp_path: Path) -> None:
     """Living strangers' claims are foreign use; ours, dead ones, those of an earlier owner of the number are not."""
     parent = os.getppid()
+    stat = procfs.read_stat(parent)
+    assert stat is not None
     claim(tmp_path, "s0", ME, 5)
     claim(tmp_path, "s0", parent, 7)
     claim(tmp_path, "s0", GONE, 100)
@@ -240,12 +239,10 @@ def test_claims_on_a_simulated_device(tmp_path: Path) -> None:
     (tmp_path / "s0" / f".{parent}-1").write_text("100")
     found = SimulatedInventory(QuickClock(), only(ME), {"s0": 10, "s1": 20, "s2": 30}, tmp_path, headroom={"s1": 2})
     assert found.devices() == (
-        Device("s0", 10, foreign=7, kind="sim", name="simulated"),
+        Device("s0", 10, foreign=7, kind="sim", name="simulated", strangers=(f"{stat.name} (pid {parent}, 0.0 GiB)",)),
         Device("s1", 20, headroom=2, kind="sim", name="simulated"),
         Device("s2", 30, kind="sim", name="simulated"),
     )
-    stat = procfs.read_stat(parent)
-    assert stat is not None
     assert found.foreign_processes() == (ForeignProcess("s0", parent, stat.name, 7),)
 
 
@@ -255,6 +252,29 @@ def test_a_zombies_claim_counts_as_nothing(tmp_path: Path) -> None:
     claim(tmp_path, "s0", child.pid, 5)
     assert SimulatedInventory(QuickClock(), nobody, {"s0": 10}, tmp_path).devices()[0].foreign == 0
     child.wait()
+
+
+def test_a_simulated_device_can_be_made_faulty(tmp_path: Path) -> None:
+    """Unplugged, with a fault of the driver's, or not to be read; well again once the file is gone and that lasts."""
+    clock = QuickClock()
+    found = SimulatedInventory(clock, nobody, {"s0": 10, "s1": 20}, tmp_path)
+    fault = tmp_path / "s0" / ".fault"
+    fault.parent.mkdir()
+
+    def problems() -> list[str]:
+        clock.time += 6.0
+        return [d.problem for d in asyncio.run(found.refresh())]
+
+    fault.write_text("unplugged\n")
+    assert problems() == [MISSING, ""]
+    fault.write_text("it needs\na reset")
+    assert problems() == ["it needs a reset", ""]
+    fault.unlink()
+    assert [problems()[0] for _ in range(3)] == ["it needs a reset", "it needs a reset", ""]
+    fault.write_text("unreadable")
+    assert [problems()[0] for _ in range(3)] == [
+        "", "", "it cannot be read: its driver gives an error (3 readings in a row)"
+    ]  # fmt: skip
 
 
 class Script(PolledInventory):
@@ -270,9 +290,9 @@ class Script(PolledInventory):
     def waited(self) -> float:
         return self._clock.now()
 
-    def read(self) -> tuple[tuple[Device, ...], tuple[ForeignProcess, ...]]:
+    def read(self) -> Reading:
         foreign = self.left.pop(0) if len(self.left) > 1 else self.left[0]
-        return (Device(self.device, 80 * GIB, foreign=foreign),), ()
+        return Reading((Device(self.device, 80 * GIB, foreign=foreign),))
 
 
 def test_memory_is_awaited_until_it_is_seen_to_be_back() -> None:

@@ -9,8 +9,9 @@ from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.engine.devices.host import CpuInventory
 from vllm_mm.engine.devices.nvml import DriverMissingError, NvmlInventory
-from vllm_mm.engine.devices.polled import CompositeInventory, ForeignProcess, PolledInventory, owned_by
+from vllm_mm.engine.devices.polled import CompositeInventory, PolledInventory, Reading, owned_by
 from vllm_mm.engine.devices.simulated import SimulatedInventory
+from vllm_mm.engine.ports import ForeignProcess
 
 __all__ = [
     "CompositeInventory",
@@ -20,6 +21,7 @@ __all__ = [
     "ForeignProcess",
     "NvmlInventory",
     "PolledInventory",
+    "Reading",
     "SimulatedInventory",
     "build_inventory",
     "owned_by",

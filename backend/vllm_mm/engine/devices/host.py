@@ -7,7 +7,7 @@ import psutil
 from vllm_mm.clock import Clock
 from vllm_mm.domain.residency import Device
 from vllm_mm.engine import procfs
-from vllm_mm.engine.devices.polled import ForeignProcess, Ours, PolledInventory
+from vllm_mm.engine.devices.polled import Ours, PolledInventory, Reading
 
 
 class CpuInventory(PolledInventory):
@@ -17,6 +17,7 @@ class CpuInventory(PolledInventory):
     the machine's memory was configured, only what others take beyond the rest counts.
     """
 
+    kind = "cpu"
     observable = False
     """The kernel takes a process's memory back before anybody can see that it ended (exit_mm before exit_notify)."""
 
@@ -27,7 +28,7 @@ class CpuInventory(PolledInventory):
         self._capacity = capacity
         self.refresh_now()
 
-    def read(self) -> tuple[tuple[Device, ...], tuple[ForeignProcess, ...]]:
+    def read(self) -> Reading:
         memory = psutil.virtual_memory()
         total, available = int(memory.total), int(memory.available)
         ours = sum(procfs.own_memory(pid) for pid in procfs.table() if self._ours(pid))
@@ -41,4 +42,4 @@ class CpuInventory(PolledInventory):
             kind="cpu",
             name=platform.processor() or platform.machine(),
         )
-        return (device,), ()
+        return Reading((device,))

@@ -1,84 +1,19 @@
-"""NVIDIA GPUs through NVML (nvidia-ml-py)."""
+"""NVIDIA GPUs through NVML (nvidia-ml-py) as devices."""
 
-import importlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.residency import Device
 from vllm_mm.engine import procfs
-from vllm_mm.engine.devices.polled import ForeignProcess, Ours, PolledInventory
+from vllm_mm.engine.devices.gpus import DriverMissingError, Gpu, NvmlSource
+from vllm_mm.engine.devices.polled import Ours, PolledInventory, Reading
+from vllm_mm.engine.ports import ForeignProcess
+
+__all__ = ["DriverMissingError", "Gpu", "NvmlInventory"]
 
 _LOG = logging.getLogger(__name__)
-
-
-class DriverMissingError(OSError):
-    """There is no NVIDIA driver, or no GPU, or not the one that was named; the message says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU at one moment. `processes`: (pid, bytes or None where the driver does not tell)."""
-
-    index: int
-    uuid: str
-    name: str
-    total: int
-    used: int
-    processes: tuple[tuple[int, int | None], ...]
-
-
-class _Nvml(Protocol):
-    """The part of `pynvml` that is used (it has no types of its own)."""
-
-    NVMLError: type[Exception]
-
-    def nvmlInit(self) -> None: ...  # noqa: N802 - NVML's names
-    def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> object: ...  # noqa: N802
-    def nvmlDeviceGetUUID(self, handle: object) -> str | bytes: ...  # noqa: N802
-    def nvmlDeviceGetName(self, handle: object) -> str | bytes: ...  # noqa: N802
-    def nvmlDeviceGetMemoryInfo(self, handle: object) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> Sequence[Any]: ...  # noqa: N802
-
-
-def open_nvml() -> Callable[[], Sequence[Gpu]]:
-    """A function that reads all GPUs in the order of their PCI bus, as NVML numbers them.
-
-    Raises DriverMissingError with the reason when there is no driver.
-    """
-    nvml = cast("_Nvml", importlib.import_module("pynvml"))
-    try:
-        nvml.nvmlInit()
-        nvml.nvmlDeviceGetCount()
-    except nvml.NVMLError as error:
-        raise DriverMissingError(f"no NVIDIA driver answers ({error}); see whether nvidia-smi works") from error
-    return lambda: _gpus(nvml)
-
-
-def _gpus(nvml: _Nvml) -> list[Gpu]:
-    """Raises OSError when the driver fails."""
-    try:
-        found: list[Gpu] = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-            processes = tuple(
-                (int(p.pid), None if p.usedGpuMemory is None else int(p.usedGpuMemory))
-                for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            )
-            uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
-            found.append(Gpu(index, uuid, name, int(memory.total), int(memory.used), processes))
-        return found
-    except nvml.NVMLError as error:
-        raise OSError(f"NVML cannot read the GPUs: {error}") from error
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 class NvmlInventory(PolledInventory):
@@ -87,6 +22,9 @@ class NvmlInventory(PolledInventory):
     `entries`: capacity and headroom by id, for a chosen set; else all that CUDA_VISIBLE_DEVICES lets through.
     Where the driver does not tell a process's memory, or tells pids of another PID namespace (containers), our own use
     cannot be subtracted; then the foreign use is that of the last reading at which no engine of ours ran.
+
+    A GPU keeps its id for as long as the server runs. NVML's numbers do not: when one is gone and the driver counts anew,
+    the others have other numbers. Engines are told numbers, so a GPU whose number changed is out of use until a restart.
 
     Raises DriverMissingError when there is no driver, no GPU, or not the one that was named.
     """
@@ -106,28 +44,40 @@ class NvmlInventory(PolledInventory):
         self._headroom = headroom
         self._entries = entries
         self._visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
-        self._source = source or open_nvml()
+        self._source = source or NvmlSource()
         self._baseline: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
+        """By UUID."""
+        self._numbers: dict[str, int] = {}
+        """As they were when a GPU was first seen, by id."""
+        self._unused: set[str] = set()
+        """UUIDs of GPUs that came later under a number that was taken."""
         self.refresh_now()
         if not self._devices:
             raise DriverMissingError("the NVIDIA driver shows no GPU (or CUDA_VISIBLE_DEVICES hides them all)")
         if entries is not None and (missing := set(entries) - {d.id for d in self._devices}):
             raise DriverMissingError(f"there is no GPU {', '.join(sorted(missing))} (nvidia-smi -L lists them)")
 
-    def read(self) -> tuple[tuple[Device, ...], tuple[ForeignProcess, ...]]:
-        try:
-            gpus = self._source()
-        except OSError as error:
-            if not self._devices:
-                raise
-            _LOG.warning("%s; the last reading stays", error)
-            return self._devices, self._foreign
-        ours_run: bool | None = None
+    def read(self) -> Reading:
         devices: list[Device] = []
         foreign: list[ForeignProcess] = []
-        for gpu in gpus:
-            device = self._id(gpu)
+        faults: dict[str, str] = {}
+        missed: dict[str, str] = {}
+        ours_run: bool | None = None
+        for gpu in self._source():
+            device = self._known(gpu)
             if device is None:
+                continue
+            if gpu.fault:
+                faults[device] = gpu.fault
+            elif gpu.unread:
+                missed[device] = gpu.unread
+            elif device.isdecimal() and gpu.index != self._numbers[device]:
+                faults[device] = (
+                    f"its number changed from {self._numbers[device]} to {gpu.index}, as happens when another GPU is gone; "
+                    "restart vllm-mm"
+                )
+            if not gpu.total:
                 continue
             others: list[ForeignProcess] = []
             own, known = 0, True
@@ -152,24 +102,46 @@ class NvmlInventory(PolledInventory):
                     capacity=gpu.total if capacity is None else min(capacity, gpu.total),
                     headroom=self._headroom if headroom is None else headroom,
                     foreign=self._beyond(self._baseline.get(device, 0), gpu.total, capacity),
-                    kind="gpu",
+                    kind=self.kind,
                     name=gpu.name,
                 )
             )
             foreign += others
-        return tuple(devices), tuple(foreign)
+        return Reading(devices, foreign, faults, missed)
 
     @staticmethod
     def _beyond(used: int, total: int, capacity: int | None) -> int:
         """Where less than the device has was configured, others may use the rest."""
         return max(0, used - max(0, total - (total if capacity is None else capacity)))
 
+    def _known(self, gpu: Gpu) -> str | None:
+        """Its id, given when it is seen for the first time; None for one that is not ours to use."""
+        if not gpu.uuid:  # it does not even say who it is: the one that had the number
+            known = next((device for device, index in self._numbers.items() if index == gpu.index), None)
+            return known if known is not None else self._new(gpu)
+        if gpu.uuid in self._ids:
+            return self._ids[gpu.uuid]
+        device = self._new(gpu)
+        if device in self._ids.values():
+            if gpu.uuid not in self._unused:
+                self._unused.add(gpu.uuid)
+                _LOG.warning("GPU %s has the number of another one; restart vllm-mm to use it", gpu.uuid)
+            return None
+        if device is not None:
+            self._ids[gpu.uuid] = device
+        return device
+
+    def _new(self, gpu: Gpu) -> str | None:
+        device = self._id(gpu)
+        if device is not None:
+            self._numbers.setdefault(device, gpu.index)
+        return device
+
     def _id(self, gpu: Gpu) -> str | None:
         if self._entries is not None:
             return next((name for name in (str(gpu.index), gpu.uuid) if name in self._entries), None)
         visible = [name.strip() for name in (self._visible or "").split(",") if name.strip()]
-        if self._visible is not None and not ({str(gpu.index)} | {n for n in visible if gpu.uuid.startswith(n)}) & set(
-            visible
-        ):
+        by_uuid = {n for n in visible if gpu.uuid.startswith(n)}
+        if self._visible is not None and not ({str(gpu.index)} | by_uuid) & set(visible):
             return None
         return str(gpu.index)

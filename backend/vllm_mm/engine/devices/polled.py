@@ -1,14 +1,22 @@
 """What all inventories share: readings made in a thread and kept, and the wait for memory to come back."""
 
 import asyncio
+import contextlib
+import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.residency import Device
 from vllm_mm.engine import procfs
+from vllm_mm.engine.devices.health import Health
+from vllm_mm.engine.ports import ForeignProcess
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Ours: TypeAlias = Callable[[int], bool]
 """Whether a pid is of an engine of this installation."""
@@ -18,14 +26,45 @@ _TOLERANCE_SHARE = 0.05
 """What may be missing of a stopped engine's memory: drivers round, and neighbours breathe."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignProcess:
-    """A process that is not ours and uses memory of a device. `size` in bytes; None where the driver does not tell."""
+READ_DEADLINE = 5.0
+"""Seconds that a reading may take. NVML answers in milliseconds, or hangs with the GPU."""
+MISSING = "it is not there any more (unplugged, or fallen off the bus)"
+NAMED = 3
+"""Strangers that are named; the others are counted."""
 
-    device: str
-    pid: int
-    name: str
-    size: int | None
+
+def _strangers(device: str, processes: Sequence[ForeignProcess]) -> tuple[str, ...]:
+    """Who else uses a device, for people: the largest first."""
+    there = sorted((p for p in processes if p.device == device), key=lambda p: -(p.size or 0))
+    more = (f"{len(there) - NAMED} more",) if len(there) > NAMED else ()
+    return (*map(str, there[:NAMED]), *more)
+
+
+async def _in_a_thread(work: Callable[[], T]) -> T:
+    """The result of `work`, done in a thread of its own that nobody has to wait for: one that hangs in a driver must not
+    keep the server from ending, as a thread of the pool would."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if result.done():
+            return
+        if error is not None:
+            result.set_exception(error)
+        else:
+            result.set_result(value)  # type: ignore[arg-type]  # there is a value where there is no error
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as e:  # all of it is for the one who waits
+            error = e
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=run, name="devices", daemon=True).start()
+    return await result
 
 
 def owned_by(owner: str) -> Ours:
@@ -38,24 +77,46 @@ def owned_by(owner: str) -> Ours:
     return ours
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look at the devices showed."""
+
+    devices: Sequence[Device]
+    """Those that could be read. Their `problem` and `strangers` are filled in later."""
+    processes: Sequence[ForeignProcess] = ()
+    faults: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why a device is not fit for use, where the reading says so; its figures may be missing then."""
+    missed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why a device could not be read, though it should be there."""
+
+
 class PolledInventory(ABC):
-    """Implements `ports.Inventory`. The constructor of a subclass ends with the first reading."""
+    """Implements `ports.Inventory`. The constructor of a subclass ends with the first reading.
+
+    A device that was there once stays in the list: with a problem while it is missing, faulty, or cannot be read, and
+    with the figures of its last good reading.
+    """
 
     observable = True
     """Whether memory that comes back late shows up in the readings."""
+    kind = "gpu"
+    """Of its devices, as in `Device.kind`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._devices: tuple[Device, ...] = ()
         self._foreign: tuple[ForeignProcess, ...] = ()
+        self._health: dict[str, Health] = {}
+        self._flight: asyncio.Task[None] | None = None
+        self._taken_at = clock.now()
 
     @abstractmethod
-    def read(self) -> tuple[tuple[Device, ...], tuple[ForeignProcess, ...]]:
+    def read(self) -> Reading:
         """One reading, blocking. Raises OSError when it cannot be made."""
 
     def refresh_now(self) -> None:
-        """Blocking; for start-up."""
-        self._devices, self._foreign = self.read()
+        """Blocking; for start-up. Raises OSError when the reading cannot be made."""
+        self._take(self.read())
 
     def devices(self) -> Sequence[Device]:
         return self._devices
@@ -64,9 +125,59 @@ class PolledInventory(ABC):
         """Who else was seen on the devices at the latest reading."""
         return self._foreign
 
-    async def refresh(self) -> Sequence[Device]:
-        self._devices, self._foreign = await asyncio.to_thread(self.read)
+    def age(self) -> float:
+        """Seconds since the latest reading that could be made."""
+        return self._clock.now() - self._taken_at
+
+    async def refresh(self, deadline: float = READ_DEADLINE) -> Sequence[Device]:
+        """A fresh reading, or after `deadline` seconds the last one: a driver that hangs keeps nobody waiting. Never more
+        than one at a time. A reading that cannot be made counts against the devices (see `Health`)."""
+        flight = self._flight
+        if flight is None:
+            flight = self._flight = asyncio.get_running_loop().create_task(self._fly(), name="reading devices")
+        done, _ = await asyncio.wait({flight}, timeout=deadline)
+        if not done:
+            self._miss(f"a reading takes longer than {deadline:g} s")
+        elif not flight.cancelled() and (error := flight.exception()) is not None:
+            raise error
         return self._devices
+
+    async def _fly(self) -> None:
+        try:
+            reading = await _in_a_thread(self.read)
+        except OSError as error:
+            self._miss(str(error))
+        else:
+            self._take(reading)
+        finally:
+            self._flight = None
+
+    def _miss(self, why: str) -> None:
+        """Nothing could be read."""
+        now = self._clock.now()
+        if not any(h.bad for h in self._health.values()):
+            _LOG.warning("%s; the last reading stays", why)
+        for device in self._devices:
+            self._health[device.id] = self._health[device.id].missed(why, now)
+        self._devices = tuple(replace(d, problem=self._health[d.id].problem) for d in self._devices)
+
+    def _take(self, reading: Reading) -> None:
+        now = self._taken_at = self._clock.now()
+        seen = {d.id: d for d in reading.devices}
+        known = {d.id: d for d in self._devices}
+        told: list[Device] = []
+        for device in dict.fromkeys([*known, *seen, *reading.faults, *reading.missed]):
+            health = self._health.get(device, Health())
+            if device in reading.faults:
+                health = health.saw(reading.faults[device], now)
+            elif device in reading.missed:
+                health = health.missed(reading.missed[device], now)
+            else:
+                health = health.saw("" if device in seen else MISSING, now)
+            self._health[device] = health
+            found = seen.get(device) or known.get(device) or Device(device, 0, kind=self.kind)
+            told.append(replace(found, problem=health.problem, strangers=_strangers(device, reading.processes)))
+        self._devices, self._foreign = tuple(told), tuple(reading.processes)
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
         """`before` is the foreign use of each device while the instance still ran. Once its processes are gone, what the
@@ -76,11 +187,11 @@ class PolledInventory(ABC):
         until = self._clock.now() + deadline
         pause = 0.05
         while True:
-            now = {d.id: d.foreign for d in await self.refresh()}
+            now = {d.id: d.foreign for d in await self.refresh() if not d.problem}
             if all(
                 now[device] <= before.get(device, 0) + max(_TOLERANCE, int(size * _TOLERANCE_SHARE))
                 for device, size in device_bytes.items()
-                if device in now
+                if device in now  # one that is out of use will not tell
             ):
                 return True
             left = until - self._clock.now()
@@ -103,8 +214,11 @@ class CompositeInventory:
     def foreign_processes(self) -> Sequence[ForeignProcess]:
         return tuple(process for part in self._parts for process in part.foreign_processes())
 
-    async def refresh(self) -> Sequence[Device]:
-        await asyncio.gather(*(part.refresh() for part in self._parts))
+    def age(self) -> float:
+        return max(part.age() for part in self._parts)
+
+    async def refresh(self, deadline: float = READ_DEADLINE) -> Sequence[Device]:
+        await asyncio.gather(*(part.refresh(deadline) for part in self._parts))
         return self.devices()
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:

@@ -2,6 +2,9 @@
 
 LEDGER/DEVICE/PID-STARTTICKS is a file whose content is the bytes that this process holds. The claim of a process that is
 gone (or of an earlier one with its number) counts as nothing; names that begin with a dot are no claims.
+
+LEDGER/DEVICE/.fault makes the device faulty, to see what becomes of it: with the text `unplugged` it is not there, with
+`unreadable` it cannot be read, and any other text is what its driver says of it. Without the file it is well again.
 """
 
 import contextlib
@@ -11,11 +14,18 @@ from pathlib import Path
 from vllm_mm.clock import Clock
 from vllm_mm.domain.residency import Device
 from vllm_mm.engine import procfs
-from vllm_mm.engine.devices.polled import ForeignProcess, Ours, PolledInventory
+from vllm_mm.engine.devices.polled import MISSING, Ours, PolledInventory, Reading
+from vllm_mm.engine.ports import ForeignProcess
+
+FAULT = ".fault"
+UNPLUGGED = "unplugged"
+UNREADABLE = "unreadable"
 
 
 class SimulatedInventory(PolledInventory):
     """`capacities` and `headroom` in bytes by device id."""
+
+    kind = "sim"
 
     def __init__(
         self,
@@ -33,10 +43,20 @@ class SimulatedInventory(PolledInventory):
         self._ledger = ledger_dir
         self.refresh_now()
 
-    def read(self) -> tuple[tuple[Device, ...], tuple[ForeignProcess, ...]]:
+    def read(self) -> Reading:
         devices: list[Device] = []
         foreign: list[ForeignProcess] = []
+        faults: dict[str, str] = {}
+        missed: dict[str, str] = {}
         for device, capacity in self._capacities.items():
+            fault = self._fault(device)
+            if fault == UNREADABLE:
+                missed[device] = "its driver gives an error"
+                continue
+            if fault:
+                faults[device] = MISSING if fault == UNPLUGGED else fault
+            if fault == UNPLUGGED:
+                continue
             others = [process for process in self._claims(device) if not self._ours(process.pid)]
             foreign += others
             devices.append(
@@ -45,11 +65,17 @@ class SimulatedInventory(PolledInventory):
                     capacity=capacity,
                     headroom=self._headroom.get(device, 0),
                     foreign=sum(process.size or 0 for process in others),
-                    kind="sim",
+                    kind=self.kind,
                     name="simulated",
                 )
             )
-        return tuple(devices), tuple(foreign)
+        return Reading(devices, foreign, faults, missed)
+
+    def _fault(self, device: str) -> str:
+        try:
+            return " ".join((self._ledger / device / FAULT).read_text(errors="replace").split())
+        except OSError:
+            return ""
 
     def _claims(self, device: str) -> Iterator[ForeignProcess]:
         folder = self._ledger / device
