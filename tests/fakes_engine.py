@@ -142,7 +142,8 @@ class FakeControl:
         self.world.probes.append(model)
         return "Paris"
 
-    async def sleep(self, level: int) -> None:
+    async def sleep(self, level: int, *, keep: bool = False) -> None:
+        self.world.sleeps.append((self.process.record.model, keep))
         self.process.asleep = True
 
     async def wake(self, tags: Sequence[str] = ()) -> None:
@@ -292,6 +293,8 @@ class World:
     processes: dict[str, FakeProcess] = field(default_factory=dict)
     by_address: dict[str, FakeProcess] = field(default_factory=dict)
     probes: list[str] = field(default_factory=list)
+    sleeps: list[tuple[str, bool]] = field(default_factory=list)
+    """Of each engine that was put to sleep: its model, and whether it kept its requests."""
     exchanges: list[FakeExchange] = field(default_factory=list)
     launch_errors: dict[str, Exception] = field(default_factory=dict)
     healthy_at_once: bool = True

@@ -1,6 +1,7 @@
 """The lifecycle as a table, written by hand from the design and independent of the code: what leads from where to where.
 
-A *place* is a state with what tells its sub-states apart: `draining>sleep`, `stopping>backoff`.
+A *place* is a state with what tells its sub-states apart: `draining>sleep`, `stopping>backoff`; `*` is a drain that will
+freeze, and requests that are frozen.
 """
 
 from vllm_mm.domain import lifecycle as lc
@@ -17,7 +18,8 @@ def fresh() -> lc.Instance:
 
 def where(instance: lc.Instance) -> str:
     detail = instance.goal or instance.then
-    return f"{instance.state.value}>{detail.value}" if detail else instance.state.value
+    star = "*" if instance.frozen or instance.on_timeout is lc.OnTimeout.FREEZE else ""
+    return f"{instance.state.value}{star}>{detail.value}" if detail else f"{instance.state.value}{star}"
 
 
 def inputs(generation: int) -> dict[str, lc.Input]:
@@ -27,6 +29,8 @@ def inputs(generation: int) -> dict[str, lc.Input]:
         "wake": lc.Wake("t"),
         "drain to sleep": lc.Drain(lc.Goal.SLEEP, 10.0, "t"),
         "drain to stop": lc.Drain(lc.Goal.STOP, 10.0, "t"),
+        "drain to freeze": lc.Drain(lc.Goal.SLEEP, 10.0, "t", lc.OnTimeout.FREEZE),
+        "finish and stop": lc.Drain(lc.Goal.STOP, 10.0, "t", lc.OnTimeout.WAIT),
         "undrain": lc.Undrain("t"),
         "kill": lc.Kill("t"),
         "reset": lc.Reset("t"),
@@ -55,9 +59,17 @@ PREFIXES: dict[str, tuple[str, ...]] = {
     "ready": ("start", "ready"),
     "draining>sleep": ("start", "ready", "drain to sleep"),
     "draining>stop": ("start", "ready", "drain to stop"),
+    "draining*>sleep": ("start", "ready", "drain to freeze"),
+    "draining*>stop": ("start", "ready", "drain to freeze", "drain to stop"),
     "suspending": ("start", "ready", "drain to sleep", "no leases"),
     "sleeping": ("start", "ready", "drain to sleep", "no leases", "asleep"),
     "waking": ("start", "ready", "drain to sleep", "no leases", "asleep", "wake"),
+    "suspending*": ("start", "ready", "drain to freeze", "deadline"),
+    "suspending*>stop": ("start", "ready", "drain to freeze", "deadline", "finish and stop"),
+    "sleeping*": ("start", "ready", "drain to freeze", "deadline", "asleep"),
+    "sleeping*>stop": ("start", "ready", "drain to freeze", "deadline", "asleep", "finish and stop"),
+    "waking*": ("start", "ready", "drain to freeze", "deadline", "asleep", "wake"),
+    "waking*>stop": ("start", "ready", "drain to freeze", "deadline", "asleep", "wake", "finish and stop"),
     "stopping>stopped": ("start", "kill"),
     "stopping>backoff": ("start", "exited"),
     "stopping>failed": ("start", "exited for good"),
@@ -73,24 +85,29 @@ _CRASH = {
     "unhealthy for good": "stopping>failed",
 }
 
+_GONE = dict.fromkeys(("kill", "drain to stop", "finish and stop"), "stopping>stopped")
+"""Nothing is out that could be let finish."""
+
 EDGES: dict[str, dict[str, str]] = {
     "stopped": {"start": "starting", "adopt": "ready", "adopt asleep": "sleeping"},
     "starting": {
         **_CRASH,
+        **_GONE,
         "ready": "ready",
-        "kill": "stopping>stopped",
-        "drain to stop": "stopping>stopped",
         "deadline": "stopping>backoff",
     },
     "ready": {
         **_CRASH,
         "drain to sleep": "draining>sleep",
+        "drain to freeze": "draining*>sleep",
         "drain to stop": "draining>stop",
+        "finish and stop": "draining>stop",
         "kill": "stopping>stopped",
     },
     "draining>sleep": {
         **_CRASH,
         "drain to stop": "draining>stop",
+        "finish and stop": "draining>stop",
         "undrain": "ready",
         "kill": "stopping>stopped",
         "no leases": "suspending",
@@ -103,66 +120,124 @@ EDGES: dict[str, dict[str, str]] = {
         "no leases": "stopping>stopped",
         "deadline": "stopping>stopped",
     },
-    "suspending": {
+    "draining*>sleep": {
         **_CRASH,
-        "asleep": "sleeping",
+        "drain to stop": "draining*>stop",
+        "finish and stop": "draining*>stop",
+        "undrain": "ready",
+        "kill": "stopping>stopped",
+        "no leases": "suspending",
+        "deadline": "suspending*",
+    },
+    "draining*>stop": {
+        **dict.fromkeys(_CRASH, "stopping>stopped"),
+        "undrain": "ready",
+        "kill": "stopping>stopped",
+        "no leases": "stopping>stopped",
+        "deadline": "stopping>stopped",
+    },
+    "suspending": {**_CRASH, **_GONE, "asleep": "sleeping", "deadline": "stopping>backoff"},
+    "sleeping": {**_GONE, "wake": "waking", "exited": "stopping>stopped", "exited for good": "stopping>stopped"},
+    "waking": {**_CRASH, **_GONE, "ready": "ready", "deadline": "stopping>backoff"},
+    "suspending*": {
+        **_CRASH,
+        "asleep": "sleeping*",
+        "no leases": "suspending",
         "kill": "stopping>stopped",
         "drain to stop": "stopping>stopped",
+        "finish and stop": "suspending*>stop",
         "deadline": "stopping>backoff",
     },
-    "sleeping": {
-        "wake": "waking",
+    "suspending*>stop": {
+        **_CRASH,
+        "asleep": "sleeping*>stop",
+        "no leases": "stopping>stopped",
+        "kill": "stopping>stopped",
+        "drain to stop": "stopping>stopped",
+        "undrain": "suspending*",
+        "deadline": "stopping>backoff",
+    },
+    "sleeping*": {
+        "wake": "waking*",
+        "no leases": "sleeping",
         "exited": "stopping>stopped",
         "exited for good": "stopping>stopped",
         "kill": "stopping>stopped",
         "drain to stop": "stopping>stopped",
+        "finish and stop": "sleeping*>stop",
     },
-    "waking": {
-        **_CRASH,
-        "ready": "ready",
+    "sleeping*>stop": {
+        "wake": "waking*>stop",
+        "no leases": "stopping>stopped",
+        "exited": "stopping>stopped",
+        "exited for good": "stopping>stopped",
         "kill": "stopping>stopped",
         "drain to stop": "stopping>stopped",
+        "undrain": "sleeping*",
+    },
+    "waking*": {
+        **_CRASH,
+        "ready": "ready",
+        "no leases": "waking",
+        "kill": "stopping>stopped",
+        "drain to stop": "stopping>stopped",
+        "finish and stop": "waking*>stop",
+        "deadline": "stopping>backoff",
+    },
+    "waking*>stop": {
+        **_CRASH,
+        "ready": "draining>stop",
+        "no leases": "stopping>stopped",
+        "kill": "stopping>stopped",
+        "drain to stop": "stopping>stopped",
+        "undrain": "waking*",
         "deadline": "stopping>backoff",
     },
     "stopping>stopped": {"reaped": "stopped"},
     "stopping>backoff": {
+        **_GONE,
         "reaped": "backoff",
-        "kill": "stopping>stopped",
-        "drain to stop": "stopping>stopped",
         "reset": "stopping>stopped",
     },
     "stopping>failed": {
+        **_GONE,
         "reaped": "failed",
-        "kill": "stopping>stopped",
-        "drain to stop": "stopping>stopped",
         "reset": "stopping>stopped",
     },
-    "backoff": {"kill": "stopped", "drain to stop": "stopped", "reset": "stopped", "deadline": "stopped"},
+    "backoff": {**dict.fromkeys(_GONE, "stopped"), "reset": "stopped", "deadline": "stopped"},
     "failed": {"reset": "stopped"},
 }
 """Every change of place; whatever is not listed changes none. `deadline` is a tick when the deadline has come."""
 
+_TO_SLEEP = {"drain to sleep", "drain to freeze"}
+_ADOPT = {"adopt", "adopt asleep"}
+_NOT_NOW = frozenset({"start", "wake", "undrain"} | _TO_SLEEP | _ADOPT)
+
 REFUSED: dict[str, frozenset[str]] = {
-    "stopped": frozenset({"wake", "undrain", "drain to sleep"}),
-    "starting": frozenset({"wake", "undrain", "drain to sleep", "adopt", "adopt asleep"}),
-    "ready": frozenset({"adopt", "adopt asleep"}),
-    "draining>sleep": frozenset({"start", "wake", "adopt", "adopt asleep"}),
-    "draining>stop": frozenset({"start", "wake", "adopt", "adopt asleep"}),
-    "suspending": frozenset({"start", "wake", "undrain", "adopt", "adopt asleep"}),
-    "sleeping": frozenset({"start", "undrain", "adopt", "adopt asleep"}),
-    "waking": frozenset({"undrain", "drain to sleep", "adopt", "adopt asleep"}),
-    "stopping>stopped": frozenset({"start", "wake", "undrain", "drain to sleep", "adopt", "adopt asleep"}),
-    "stopping>backoff": frozenset({"start", "wake", "undrain", "drain to sleep", "adopt", "adopt asleep"}),
-    "stopping>failed": frozenset({"start", "wake", "undrain", "drain to sleep", "adopt", "adopt asleep"}),
-    "backoff": frozenset({"start", "wake", "undrain", "drain to sleep", "adopt", "adopt asleep"}),
-    "failed": frozenset({"start", "wake", "undrain", "drain to sleep", "adopt", "adopt asleep"}),
+    "stopped": frozenset({"wake", "undrain"} | _TO_SLEEP),
+    "starting": frozenset({"wake", "undrain"} | _TO_SLEEP | _ADOPT),
+    "ready": frozenset(_ADOPT),
+    **dict.fromkeys(
+        ("draining>sleep", "draining>stop", "draining*>sleep", "draining*>stop"), frozenset({"start", "wake"} | _ADOPT)
+    ),
+    **dict.fromkeys(("suspending", "suspending*"), frozenset({"start", "wake", "undrain"} | _ADOPT)),
+    "suspending*>stop": frozenset({"start", "wake"} | _ADOPT),
+    **dict.fromkeys(("sleeping", "sleeping*"), frozenset({"start", "undrain"} | _ADOPT)),
+    "sleeping*>stop": frozenset({"start"} | _ADOPT),
+    **dict.fromkeys(("waking", "waking*"), frozenset({"undrain"} | _TO_SLEEP | _ADOPT)),
+    "waking*>stop": frozenset(_TO_SLEEP | _ADOPT),
+    **dict.fromkeys(("stopping>stopped", "stopping>backoff", "stopping>failed", "backoff", "failed"), _NOT_NOW),
 }
 """Commands that contradict the place: answered with Refuse, nothing changes."""
 
 
 def reach(place: str, now: float = 0.0) -> lc.Instance:
-    """A fresh instance taken to `place` by its prefix, without time passing."""
+    """A fresh instance taken to `place` by its prefix, without time passing but for deadlines that have to come."""
     instance = fresh()
     for name in PREFIXES[place]:
-        instance, _ = lc.step(instance, inputs(instance.generation)[name], now)
+        if name == "deadline":
+            assert instance.deadline is not None
+            instance, _ = lc.step(instance, lc.Tick(), instance.deadline)
+        else:
+            instance, _ = lc.step(instance, inputs(instance.generation)[name], max(now, instance.since))
     return instance

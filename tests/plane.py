@@ -42,8 +42,13 @@ class PlainLease:
         self.engine_name = model
         self.generation = generation
         self.granted_at = time.monotonic()
+        self.on_freeze: Callable[[bool], None] | None = None
+        self.stood_still = 0.0
         self._channel = channel
         self.exchange_running: Exchange | None = None
+
+    def frozen_s(self, now: float) -> float:
+        return self.stood_still
 
     async def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None

@@ -107,6 +107,7 @@ def upgrade() -> None:
         sa.Column("completion_tokens", sa.Integer(), nullable=True),
         sa.Column("cached_tokens", sa.Integer(), nullable=True),
         sa.Column("generation", sa.Integer(), nullable=True),
+        sa.Column("frozen_s", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("row", name=op.f("pk_requests")),
         sa.UniqueConstraint("id", name=op.f("uq_requests_id")),
     )

@@ -49,6 +49,7 @@ class Life(RuleBasedStateMachine):
         self.reserved = False
         self.gate = False
         self.leases = 0
+        self.frozen = False
         self.loads = 0
         self.stopping = False
         self.suspending = False
@@ -58,7 +59,11 @@ class Life(RuleBasedStateMachine):
         """Deep states are reached by a legal prefix, through the same door as everything else."""
         place, by, to = self.way
         for name in PREFIXES[place]:
-            self.feed(name)
+            if name == "deadline":
+                self.leases = 2  # somebody has to be there, for the drain to come to its deadline
+                self.wait_for_the_deadline()
+            else:
+                self.feed(name)
         assert where(self.instance) == place
         if by == "deadline":
             self.wait_for_the_deadline()
@@ -89,9 +94,11 @@ class Life(RuleBasedStateMachine):
         undrained = before.state is State.DRAINING and after.state is State.READY
         settled = [e for e in effects if isinstance(e, lc.Settle)]
         assert len(settled) == (loaded or undrained)
-        assert all(e.ok == (after.state is State.READY) for e in settled)
+        assert all(e.ok == (after.state in {State.READY, State.DRAINING}) for e in settled)
         if isinstance(event, lc.Adopt) and changed:
             self.process = self.reserved = True
+        if name == "no leases" and event == lc.LeasesGone(before.generation):
+            self.leases, self.frozen = 0, False
         for effect in effects:
             self.perform(effect)
         if name == "reaped" and before.state is State.STOPPING and changed:
@@ -113,9 +120,16 @@ class Life(RuleBasedStateMachine):
                 self.gate = False
             case lc.RevokeLeases():
                 assert not self.gate, "revoked while new ones may come"
-                self.leases = 0
+                self.leases, self.frozen = 0, False
+            case lc.FreezeLeases():
+                assert not self.gate, "frozen while new ones may come"
+                self.frozen = True
+            case lc.ThawLeases():
+                assert self.frozen, "thawed though it was not frozen"
+                self.frozen = False
             case lc.Suspend():
-                assert self.leases == 0, "put to sleep with leases out"
+                assert self.leases == 0 or effect.keep, "put to sleep with leases out"
+                assert effect.keep == self.frozen
                 self.suspending = True
             case lc.StopProcess():
                 assert self.leases == 0
@@ -165,7 +179,7 @@ class Life(RuleBasedStateMachine):
     def end_the_leases(self) -> None:
         self.leases = 0
 
-    @precondition(lambda self: self.instance.state is State.DRAINING and self.leases == 0)
+    @precondition(lambda self: (self.instance.state is State.DRAINING or self.frozen) and self.leases == 0)
     @rule()
     def leases_gone(self) -> None:
         self.feed("no leases")
@@ -198,8 +212,11 @@ class Life(RuleBasedStateMachine):
         assert self.gate == (self.instance.state is State.READY)
 
     @invariant()
-    def leases_only_in_ready_or_draining(self) -> None:
-        assert self.leases == 0 or self.instance.state in {State.READY, State.DRAINING}
+    def leases_only_in_ready_or_draining_or_frozen(self) -> None:
+        asleep = {State.SUSPENDING, State.SLEEPING, State.WAKING}
+        assert self.leases == 0 or self.instance.state in {State.READY, State.DRAINING} or self.frozen
+        assert self.frozen == self.instance.frozen
+        assert not self.frozen or self.instance.state in asleep
 
     @invariant()
     def process_and_reservation_iff_live(self) -> None:
@@ -212,7 +229,8 @@ class Life(RuleBasedStateMachine):
         timed = self.instance.state in lc.TRANSITIONAL or self.instance.state is State.BACKOFF
         assert (self.instance.deadline is not None) == timed
         assert (self.instance.then is not None) == (self.instance.state is State.STOPPING)
-        assert (self.instance.goal is not None) == (self.instance.state is State.DRAINING)
+        assert self.instance.goal is not None or self.instance.state is not State.DRAINING
+        assert self.instance.goal is None or self.instance.state is State.DRAINING or self.frozen
 
     @invariant()
     def somebody_waits_iff_it_loads(self) -> None:

@@ -55,6 +55,14 @@ class Metrics:
             "vllm_mm_eta_ratio", "Seconds until READY over what was expected, by when that was told.",
             ("told",), buckets=_RATIOS, registry=self.registry,
         )  # fmt: skip
+        self._preemptions = Counter(
+            "vllm_mm_preemptions", "Requests that were frozen in their engine so that it could sleep.", ("model",),
+            registry=self.registry,
+        )  # fmt: skip
+        self._frozen = Histogram(
+            "vllm_mm_frozen_seconds", "How long frozen requests stood still that went on, by freeze.", ("model",),
+            buckets=_SLOW, registry=self.registry,
+        )  # fmt: skip
         self._load_failures = Counter("vllm_mm_load_failures", "Loads that failed.", ("model",), registry=self.registry)
         self._orphans = Counter(
             "vllm_mm_orphans_swept", "Processes of a launch that outlived its leader and were killed.", ("model",),
@@ -94,6 +102,10 @@ class Metrics:
             case "instance.stopping":
                 if self._kinds.pop(model, None) is not None and event.data.get("then") != "stopped":  # not called off
                     self._load_failures.labels(model).inc()
+            case "lease.frozen":
+                self._preemptions.labels(model).inc(float(event.data.get("count", 0)))
+            case "lease.thawed":
+                self._frozen.labels(model).observe(float(event.data.get("frozen_s", 0.0)))
             case "orphan.swept":
                 self._orphans.labels(model).inc()
             case _ if event.kind.startswith("alert."):

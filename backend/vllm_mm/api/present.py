@@ -44,7 +44,7 @@ def instance(manager: ProcessManager, model: str) -> InstanceOut:
         progress=ProgressOut(
             phase=view.progress.phase, percent=view.progress.percent, elapsed_s=round(view.elapsed_s, 3), eta_s=view.eta_s
         ),
-        reason=view.reason, devices=list(view.devices), pid=view.pid, in_flight=view.in_flight, queued=view.queued,
+        reason=view.reason, devices=list(view.devices), pid=view.pid, in_flight=view.in_flight, frozen=view.frozen, queued=view.queued,
         since=view.since, failures=view.failures,
         memory=MemoryOut(reserved=dict(view.reserved), used=manager.require(model).memory),
         generation=view.generation, launcher=manager.require(model).launcher, pinned=view.pinned, pending=pending(manager, view), idle_s=view.idle_s,

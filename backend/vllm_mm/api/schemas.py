@@ -49,6 +49,8 @@ class InstanceOut(Out):
     devices: list[str]
     pid: int | None
     in_flight: int
+    frozen: int
+    """Of those in flight: requests that stand still in the sleeping engine and go on when it wakes."""
     queued: int
     since: float
     failures: int

@@ -17,13 +17,15 @@ RUN_PATH_BYTES = 40
 """Longest path of the directory of sockets: what is made inside has to fit into the 107 bytes of `sun_path`."""
 
 
+ON_DRAIN_TIMEOUT = {"preempt": OnTimeout.FREEZE, "cut": OnTimeout.CUT, "wait": OnTimeout.WAIT}
+
+
 def policy(settings: Settings) -> Policy:
-    """Preemption comes with the next form of the scheduler: until then `preempt` cuts at the drain's deadline."""
-    wait = settings.swap.on_drain_timeout == "wait"
+    """What the engine layer needs of the settings."""
     return Policy(
         rules=Rules(settings.swap.max_wait, settings.swap.min_dwell, settings.swap.quantum),
         drain_timeout=settings.swap.drain_timeout,
-        on_drain_timeout=OnTimeout.WAIT if wait else OnTimeout.CUT,
+        on_drain_timeout=ON_DRAIN_TIMEOUT[settings.swap.on_drain_timeout],
         on_teardown=OnTeardown(settings.queue.on_teardown),
         max_queue=settings.queue.max_size,
         max_wait=settings.queue.max_wait,

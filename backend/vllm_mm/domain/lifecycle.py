@@ -20,6 +20,7 @@ from vllm_mm.domain.states import (
     Emit,
     Exited,
     FellAsleep,
+    FreezeLeases,
     Goal,
     Input,
     Instance,
@@ -40,6 +41,7 @@ from vllm_mm.domain.states import (
     State,
     StopProcess,
     Suspend,
+    ThawLeases,
     Then,
     Tick,
     Timeouts,
@@ -61,6 +63,7 @@ __all__ = [
     "Emit",
     "Exited",
     "FellAsleep",
+    "FreezeLeases",
     "Goal",
     "Input",
     "Instance",
@@ -82,6 +85,7 @@ __all__ = [
     "Step",
     "StopProcess",
     "Suspend",
+    "ThawLeases",
     "Then",
     "Tick",
     "Timeouts",
@@ -128,7 +132,7 @@ def _goto(instance: Instance, state: State, now: float, **changes: Any) -> Insta
     blank: dict[str, Any] = {
         "deadline": None, "stall_at": None, "goal": None, "then": None,
         "on_timeout": OnTimeout.CUT, "progress": Progress(), "reason": "",
-        "ready_since": instance.ready_since if state in {State.READY, State.DRAINING} else None,
+        "ready_since": instance.ready_since if state in {State.READY, State.DRAINING} else None, "frozen_since": None,
     }  # fmt: skip
     return replace(instance, state=state, since=now, **(blank | changes))
 
@@ -146,7 +150,7 @@ def _command(i: Instance, event: Start | Wake | Drain | Undrain | Kill | Reset |
             return _start(i, event, now)
         case Wake():
             if i.state is State.SLEEPING:
-                after = _goto(i, State.WAKING, now, deadline=now + i.timeouts.wake)
+                after = _goto(i, State.WAKING, now, deadline=now + i.timeouts.wake, **_kept(i))
                 return after, (WakeEngine(), _emit(after, event.cause))
             if i.state in {State.WAKING, State.READY}:
                 return i, ()
@@ -157,6 +161,8 @@ def _command(i: Instance, event: Start | Wake | Drain | Undrain | Kill | Reset |
             if i.state is State.DRAINING:
                 after = _goto(i, State.READY, now)
                 return after, (OpenGate(), _emit(after, event.cause), Settle(ok=True))
+            if i.frozen and i.goal is not None:
+                return replace(i, goal=None, reason=""), ()
             if i.state is State.READY:
                 return i, ()
             return i, (Refuse(f"{i.model} is {i.state.value}, only a draining instance can be undrained"),)
@@ -206,6 +212,11 @@ def _drain(i: Instance, event: Drain, now: float) -> Step:
             if event.goal is Goal.STOP and i.goal is Goal.SLEEP:
                 return replace(i, goal=Goal.STOP), ()
             return i, ()
+        case State.SUSPENDING | State.SLEEPING | State.WAKING if (
+            i.frozen and event.goal is Goal.STOP and event.on_timeout is OnTimeout.WAIT
+        ):
+            # What it holds is to finish first: it stays, and drains when it was woken.
+            return replace(i, goal=Goal.STOP, reason=event.cause), ()
         case State.SLEEPING if event.goal is Goal.STOP:
             return _stop(i, now, Then.STOPPED, event.cause, event.cause)
         case State.STARTING | State.WAKING | State.BACKOFF | State.STOPPING if event.goal is Goal.STOP:
@@ -240,6 +251,8 @@ def _stop(i: Instance, now: float, then: Then, reason: str, cause: str, *, died:
     effects: list[Effect] = []
     if i.state in {State.READY, State.DRAINING}:
         effects += [CloseGate(), RevokeLeases(died=died, reason=reason)]
+    elif i.frozen:
+        effects.append(RevokeLeases(died=died, reason=reason))
     effects += [
         StopProcess(graceful=not died and i.state in {State.READY, State.DRAINING, State.SLEEPING}),
         _emit(after, cause, then=then.value),
@@ -265,13 +278,18 @@ def _fact(
     match event, i.state:
         case Progressed(), State.STARTING:
             return replace(i, progress=event.progress or i.progress, stall_at=now + i.limits.stall), ()
+        case BecameReady(), State.WAKING if i.frozen:
+            return _thawed(i, now)
         case BecameReady(), State.STARTING | State.WAKING:
             after = _goto(i, State.READY, now, ready_since=now)
             return after, (OpenGate(), _emit(after, "probe", took_s=round(now - i.since, 3)), Settle(ok=True))
         case LeasesGone(), State.DRAINING:
             return _drained(i, now)
+        case LeasesGone(), State.SUSPENDING | State.SLEEPING | State.WAKING if i.frozen:
+            melted = replace(i, frozen_since=None)
+            return (melted, ()) if i.goal is None else _stop(melted, now, Then.STOPPED, i.reason, i.reason)
         case FellAsleep(), State.SUSPENDING:
-            after = _goto(i, State.SLEEPING, now)
+            after = _goto(i, State.SLEEPING, now, **_kept(i))
             return after, (_emit(after, "engine", took_s=round(now - i.since, 3)),)
         case Reaped(), State.STOPPING:
             return _reaped(i, now)
@@ -288,6 +306,33 @@ def _fact(
             return _fail(i, now, event.detail, permanent=event.permanent, died=False, cause="unhealthy")
         case _:
             return i, ()
+
+
+def _kept(i: Instance) -> dict[str, Any]:
+    """What goes along from state to state while leases are frozen."""
+    if not i.frozen:
+        return {}
+    return {"frozen_since": i.frozen_since, "goal": i.goal, "reason": i.reason if i.goal is not None else ""}
+
+
+def _thawed(i: Instance, now: float) -> Step:
+    """Awake again with the requests that it kept: on to serve, or, if it was to stop, on to let them finish."""
+    took = round(now - i.since, 3)
+    if i.goal is None:
+        after = _goto(i, State.READY, now, ready_since=now)
+        return after, (ThawLeases(), OpenGate(), _emit(after, "probe", took_s=took), Settle(ok=True))
+    after = _goto(
+        i, State.DRAINING, now,
+        goal=i.goal, deadline=now + i.timeouts.stop, on_timeout=OnTimeout.WAIT, reason=i.reason, ready_since=now,
+    )  # fmt: skip
+    # The load is over, and it went well; whoever waits for the model gets it after this one has stopped.
+    return after, (ThawLeases(), _emit(after, i.reason, goal=i.goal.value), CloseGate(), Settle(ok=True))
+
+
+def _frozen(i: Instance, now: float) -> Step:
+    """The drain has taken its time: what is left sleeps along."""
+    after = _goto(i, State.SUSPENDING, now, deadline=now + i.timeouts.suspend, reason=i.reason, frozen_since=now)
+    return after, (FreezeLeases(i.reason), Suspend(keep=True), _emit(after, i.reason, frozen=True))
 
 
 def _drained(i: Instance, now: float) -> Step:
@@ -333,6 +378,8 @@ def _tick(i: Instance, now: float) -> Step:
         case State.DRAINING if i.on_timeout is OnTimeout.WAIT:
             after = replace(i, deadline=now + max(1.0, i.deadline - i.since))
             return after, (Emit("alert.drain_overdue", "deadline", {"generation": i.generation}),)
+        case State.DRAINING if i.on_timeout is OnTimeout.FREEZE and i.goal is Goal.SLEEP:
+            return _frozen(i, now)
         case State.DRAINING:
             after, effects = _drained(i, now)
             cut = RevokeLeases(died=False, reason=f"the drain took too long ({i.reason})")

@@ -56,6 +56,8 @@ class OnTimeout(StrEnum):
 
     CUT = "cut"
     WAIT = "wait"
+    FREEZE = "freeze"
+    """Their requests stay in the engine while it sleeps, and go on after its wake. A drain that leads to STOP cuts instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,18 @@ class Instance:
     reason: str = ""
     """Why it is where it is, for people."""
     ready_since: float | None = None
+    frozen_since: float | None = None
+    """Leases are out although it is on its way to sleep, asleep or waking: their requests were frozen then. A `goal` of
+    STOP beside it says that it is to stop once it was woken and they have ended."""
     progress: Progress = field(default_factory=Progress)
     limits: StartLimits = field(default_factory=StartLimits)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeouts: Timeouts = field(default_factory=Timeouts)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether leases are out whose requests are frozen."""
+        return self.frozen_since is not None
 
 
 # Commands: what somebody wants.
@@ -252,8 +262,23 @@ class RevokeLeases:
 
 
 @dataclass(frozen=True, slots=True)
+class FreezeLeases:
+    """Mark the leases that are out: their requests will stand still. `LeasesGone` is still reported when the last one ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThawLeases:
+    """The leases that were frozen go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Suspend:
     """Put the engine to sleep, verify it, report `FellAsleep` or `Unhealthy`."""
+
+    keep: bool = False
+    """With the requests that it has, which go on when it wakes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +328,8 @@ Effect: TypeAlias = (
     | OpenGate
     | CloseGate
     | RevokeLeases
+    | FreezeLeases
+    | ThawLeases
     | Suspend
     | WakeEngine
     | StopProcess

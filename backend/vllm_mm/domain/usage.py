@@ -64,3 +64,5 @@ class RequestRecord:
     usage: Usage
     generation: int | None
     """Which launch of the instance served it."""
+    frozen_s: float = 0.0
+    """For so long it stood still in its sleeping engine, while another model had its memory."""

@@ -49,7 +49,8 @@ class Acts(Registry):
         self._decide()
 
     async def stop(self, model: str, cause: str, *, force: bool = False) -> None:
-        """Drain and stop; at once with `force`, or while it loads. Returns when it is told, not when it is gone."""
+        """Drain and stop; at once with `force`, while it loads, or when its requests are frozen, for then their drain has
+        taken its time. Returns when it is told, not when it is gone."""
         instance = self.require(model)
         self._wishes.dismiss(model)
         if self._call_off(model, f"stopped by {cause}"):
@@ -63,7 +64,8 @@ class Acts(Registry):
         self._wishes.drop(model)
         if instance is None:
             return
-        if not self._call_off(model, cause) and instance.state in lc.LIVE:
+        # A load that is to bring frozen requests back goes on: they are what runs.
+        if (instance.gate.frozen or not self._call_off(model, cause)) and instance.state in lc.LIVE:
             await instance.ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
         instance.tell(Reset(cause))
 

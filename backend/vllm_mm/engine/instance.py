@@ -257,8 +257,15 @@ class ModelInstance:
                 cut = self.gate.revoke(died=effect.died, reason=effect.reason)
                 if cut:
                     self.emit("lease.revoked", data={"count": cut, "died": effect.died, "reason": effect.reason})
+            case lc.FreezeLeases():
+                count = self.gate.freeze(now)
+                self.emit("lease.frozen", cause=effect.reason, data={"count": count, "generation": generation})
+            case lc.ThawLeases():
+                thawed = self.gate.thaw(now)
+                data = {"count": thawed.leases, "frozen_s": round(thawed.seconds, 3), "generation": generation}
+                self.emit("lease.thawed", cause="awake", data=data)
             case lc.Suspend():
-                self.tasks.run(self._present().suspend())
+                self.tasks.run(self._present().suspend(keep=effect.keep))
             case lc.WakeEngine():
                 self.tasks.watch(self._present().wake())
             case lc.StopProcess():

@@ -5,7 +5,7 @@ Protection is by structure: an engine's channel is reachable only from inside a 
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied
 from vllm_mm.domain.scheduling import Ticket
@@ -20,12 +20,15 @@ class Lease:
     __slots__ = (
         "_channel",
         "_exchange",
+        "_frozen_s",
         "_gate",
         "_revoked",
         "engine_name",
+        "frozen_since",
         "generation",
         "granted_at",
         "model",
+        "on_freeze",
         "ticket",
     )
 
@@ -36,6 +39,11 @@ class Lease:
         self._channel = channel
         self._exchange: Exchange | None = None
         self._revoked: MMError | None = None
+        self._frozen_s = 0.0
+        self.frozen_since: float | None = None
+        """Its request stands still in a sleeping engine since then; None while it does not."""
+        self.on_freeze: Callable[[bool], None] | None = None
+        """Called, if set, when its request was frozen (True) and when it goes on (False)."""
         self.model: Final = gate.model
         self.engine_name: Final = gate.engine_name
         self.generation: Final = gate.generation
@@ -66,10 +74,31 @@ class Lease:
         finally:
             self._exchange = None
 
+    def frozen_s(self, now: float) -> float:
+        """Seconds for which its request stood still, until now."""
+        return self._frozen_s if self.frozen_since is None else self._frozen_s + now - self.frozen_since
+
+    def _freeze(self, now: float) -> None:
+        self.frozen_since = now
+        if self.on_freeze is not None:
+            self.on_freeze(True)
+
+    def _thaw(self, now: float) -> None:
+        self._frozen_s, self.frozen_since = self.frozen_s(now), None
+        if self.on_freeze is not None:
+            self.on_freeze(False)
+
     def _revoke(self, error: MMError) -> None:
         self._revoked = error
         if self._exchange is not None:
             self._exchange.abort(error)
+
+
+class Thawed(NamedTuple):
+    """What a thaw found: leases that go on, and the seconds for which they stood still."""
+
+    leases: int
+    seconds: float
 
 
 class LeaseGate:
@@ -77,7 +106,7 @@ class LeaseGate:
 
     __slots__ = (
         "_channel", "_leases", "_on_gone", "_on_release", "_open",
-        "closed_at", "engine_name", "generation", "last_used", "limit", "model",
+        "closed_at", "engine_name", "frozen_since", "generation", "last_used", "limit", "model",
     )  # fmt: skip
 
     def __init__(self, model: str, engine_name: str, limit: int, on_release: Callable[[], None]) -> None:
@@ -88,6 +117,8 @@ class LeaseGate:
         self.last_used = 0.0
         self.closed_at: float | None = None
         """When it stopped giving leases; None while it gives them, or if it never did."""
+        self.frozen_since: float | None = None
+        """The leases that are out are frozen since then; None when none is."""
         self.limit = limit
         """Leases at a time; a lower one takes effect as leases end."""
         self._on_release = on_release
@@ -100,6 +131,11 @@ class LeaseGate:
     def count(self) -> int:
         """Leases that are out."""
         return len(self._leases)
+
+    @property
+    def frozen(self) -> int:
+        """Leases whose requests stand still in a sleeping engine."""
+        return len(self._leases) if self.frozen_since is not None else 0
 
     @property
     def free(self) -> int:
@@ -155,9 +191,24 @@ class LeaseGate:
         self._open = self._channel is not None
         self._on_release()
 
+    def freeze(self, now: float) -> int:
+        """Only the actor, after `close`. The leases that are out stay out and are marked; returns how many there are."""
+        self.frozen_since = now
+        for lease in self._leases:
+            lease._freeze(now)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
+        return len(self._leases)
+
+    def thaw(self, now: float) -> Thawed:
+        """Only the actor. Their requests go on."""
+        since, self.frozen_since = self.frozen_since, None
+        for lease in self._leases:
+            lease._thaw(now)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
+        return Thawed(len(self._leases), now - since if since is not None else 0.0)
+
     def revoke(self, *, died: bool, reason: str) -> int:
         """Only the actor. Ends every exchange now; returns how many there were. No lease is left afterwards."""
         leases, self._leases = self._leases, set()
+        self.frozen_since = None
         for lease in leases:
             error: MMError = (
                 UpstreamDied(f"{self.model} died: {reason}", sent=True, started=False)
@@ -170,5 +221,6 @@ class LeaseGate:
 
     def _report_if_gone(self) -> None:
         if not self._leases and self._on_gone is not None:
+            self.frozen_since = None
             on_gone, self._on_gone = self._on_gone, None
             on_gone()

@@ -28,7 +28,7 @@ from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.engine.ports import LaunchPlan
 from vllm_mm.engine.progress import PROFILED_FROM
-from vllm_mm.engine.registry import TEARDOWN
+from vllm_mm.engine.registry import on_its_way_out
 from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, start_failed, torn_down, wait_info
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,8 @@ class ProcessManager(Acts):
     def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View:
         """Everything that a scheduling decision may depend on, at this moment."""
         waiting = dict(lanes)
-        models = [*waiting, *(m for m in self._wishes.models() if m not in waiting)]
+        frozen = (m for m, i in self._instances.items() if i.gate.frozen)
+        models = dict.fromkeys((*waiting, *self._wishes.models(), *frozen))
         self._seen = view = View(
             lanes=[lane for m in models if (lane := self._lane(m, waiting.get(m, ()))) is not None],
             residents=[
@@ -112,7 +113,7 @@ class ProcessManager(Acts):
 
     def _lane(self, model: str, tickets: tuple[Ticket, ...]) -> Lane | None:
         instance = self._instance(model)
-        if instance is None or model not in self.catalog:
+        if instance is None or (model not in self.catalog and not instance.gate.frozen):
             return None
         return survey.lane(
             instance, tickets, self._wishes.get(model), loading=model in self._loading_events,
@@ -131,7 +132,7 @@ class ProcessManager(Acts):
         doomed = i.state is State.STOPPING and i.then is not lc.Then.STOPPED
         if doomed and ticket.model not in self._loading_events:
             return self._start_failed(instance)
-        if ticket.stream and i.state in TEARDOWN and self._policy.on_teardown is OnTeardown.RETRY:
+        if ticket.stream and on_its_way_out(i) and self._policy.on_teardown is OnTeardown.RETRY:
             return self._torn_down(instance)
         return None
 
@@ -155,7 +156,8 @@ class ProcessManager(Acts):
     def unwanted(self, model: str) -> None:
         if model not in self._loading_events:
             self.forecast.forget(model)
-        if self._policy.cancel_unwanted_loads and model in self._loading_events and self._wishes.get(model) is None:
+        wanted = self._wishes.get(model) is not None or self._instances[model].gate.frozen
+        if self._policy.cancel_unwanted_loads and model in self._loading_events and not wanted:
             self._call_off(model, "nobody waits for it any more")
 
     async def carry_out(self, load: Load) -> None:
@@ -184,7 +186,7 @@ class ProcessManager(Acts):
         if instance.state not in {State.STOPPED, State.SLEEPING}:
             return None
         victims = [self._instances[v] for v in load.victims if v in self._instances]
-        if any(v.state not in {State.READY, State.SLEEPING} for v in victims):
+        if any(v.state not in {State.READY, State.SLEEPING} or v.gate.frozen for v in victims):
             return None
         if not self._room.promise(load.model, load.device_bytes, load.victims):
             return None
@@ -314,7 +316,7 @@ class ProcessManager(Acts):
             self._room.profiled(model)
         if before.state in lc.LIVE and after.state not in lc.LIVE:
             self._room.release(model)
-        if after.state in TEARDOWN and self._policy.on_teardown is OnTeardown.RETRY:
+        if on_its_way_out(after) and self._policy.on_teardown is OnTeardown.RETRY:
             self._waiting.refuse_streams(model, self._torn_down(instance))
         self._waiting.kick()
 

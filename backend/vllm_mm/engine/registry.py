@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import UnknownModel
 from vllm_mm.domain.estimates import Span
-from vllm_mm.domain.lifecycle import Goal, State
+from vllm_mm.domain.lifecycle import Goal, Instance, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import why_no_sleep
@@ -23,6 +23,11 @@ from vllm_mm.engine.tools import Tools
 
 TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
 """On its way out, as far as those who want it are concerned."""
+
+
+def on_its_way_out(instance: Instance) -> bool:
+    """Not when it only goes to sleep with its requests: it will be woken for them."""
+    return instance.state in TEARDOWN and not instance.frozen
 
 
 class Registry(ABC):
@@ -89,6 +94,11 @@ class Registry(ABC):
     def why_no_sleep(self, spec: ModelSpec) -> str:
         """Why not, for people; empty when it can be."""
         return why_no_sleep(spec, self.devices())
+
+    def can_freeze(self, spec: ModelSpec) -> bool:
+        """Whether its engine can keep running requests over a sleep: vLLM and the simulated engine can, wherever they can
+        sleep; another engine can if its operator says that it sleeps as vLLM does."""
+        return self.can_sleep(spec)
 
     def learned(self, fingerprint: str, device: str, size: int) -> None:
         """A footprint was measured (bytes)."""

@@ -265,10 +265,10 @@ class Run:
         )
         self._actor.tell(lc.Unhealthy(self.generation, reason))
 
-    async def suspend(self) -> None:
-        """Put it to sleep."""
+    async def suspend(self, *, keep: bool) -> None:
+        """Put it to sleep, with the requests that it has if `keep`."""
         try:
-            await self._require_checks().fall_asleep()
+            await self._require_checks().fall_asleep(keep=keep)
         except MMError as error:
             self._actor.tell(lc.Unhealthy(self.generation, f"it would not sleep: {error}"))
         else:

@@ -26,6 +26,8 @@ class InstanceView:
     devices: tuple[str, ...]
     pid: int | None
     in_flight: int
+    frozen: int
+    """Of those in flight: they stand still in the sleeping engine."""
     queued: int
     since: float
     failures: int
@@ -90,6 +92,7 @@ def instance_view(
         devices=tuple(sorted(held)),
         pid=instance.pid,
         in_flight=instance.gate.count,
+        frozen=instance.gate.frozen,
         queued=queued,
         since=clock.wall() - (now - i.since),
         failures=i.failures,

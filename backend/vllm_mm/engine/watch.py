@@ -126,9 +126,9 @@ class Checks:
         except MMError:
             return False
 
-    async def fall_asleep(self) -> None:
-        """Raises MMError, with the reason, when it will not."""
-        await self.control.sleep(1)
+    async def fall_asleep(self, *, keep: bool = False) -> None:
+        """With the requests that it has if `keep`. Raises MMError, with the reason, when it will not."""
+        await self.control.sleep(1, keep=keep)
         if not await self.control.is_sleeping():
             raise Conflict("the engine says that it is not asleep")
 

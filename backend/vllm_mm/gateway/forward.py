@@ -167,16 +167,20 @@ class Gateway:
         comments = None
         if wants_progress(head.progress) and relay.stream:
             comments = Comments(self.leases, self.clock, relay, ticket, self.rules.progress)
+            relay.raw = False  # comments may have to go between the engine's events
         try:
             for last in (False, True):
                 relay.exchange = None
                 try:
                     async with self.leases.lease(ticket) as lease:
                         if comments is not None:
-                            comments.stop()
+                            comments.leased(lease)
                         relay.leased_at = lease.granted_at
                         relay.generation = lease.generation
-                        await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+                        try:
+                            await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+                        finally:
+                            relay.frozen_s += lease.frozen_s(self._now())
                     break
                 except UpstreamDied as error:
                     # Nothing was sent: another launch of the engine may take it, once.

@@ -32,6 +32,13 @@ class LeaseView(Protocol):
         """Monotonic seconds."""
         ...
 
+    on_freeze: Callable[[bool], None] | None
+    """Called, if set, when the request was frozen in its engine (True) and when it goes on (False)."""
+
+    def frozen_s(self, now: float) -> float:
+        """Seconds for which it stood still."""
+        ...
+
     async def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
     ) -> None:

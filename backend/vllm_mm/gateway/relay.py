@@ -88,6 +88,7 @@ class Relay:
     leased_at: float | None = None
     first_at: float | None = None
     generation: int | None = None
+    frozen_s = 0.0
     status = 0
     head_sent = False
     waiting = False
@@ -276,8 +277,32 @@ class Relay:
         headers += ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
         self._start(headers, Framing.CHUNKED, None)
 
+    @property
+    def between_events(self) -> bool:
+        """A comment would be seen for itself: whole events of a stream went out, or nothing at all so far. Not for an answer
+        that is relayed with the engine's framing."""
+        if self.raw or self.muted or self._withheld is not None or self._held_head is not None:
+            return False
+        return self.meter.ends_event() and (self.events or not self.head_sent)
+
     def comment(self, text: bytes) -> None:
         self.client.data(b": " + text + b"\n\n")
+
+    def comment_before_next(self, text: bytes) -> Callable[[], None]:
+        """Right before the answer goes on, whenever that is. Returns the way to have it written now, if it was not yet."""
+        write = self._write
+
+        def now() -> None:
+            if self._write is then:
+                self._write = write
+                self.comment(text)
+
+        def then(chunk: bytes) -> None:
+            now()
+            write(chunk)
+
+        self._write = then
+        return now
 
     def refuse(self, problem: Problem) -> None:
         """Tell the client that it went wrong: an error answer if it has no status yet, else an event and a cut."""
@@ -333,6 +358,7 @@ class Relay:
             self.meter.size,
             self.meter.usage() if self.meter.size else _NO_USAGE,
             self.generation,
+            self.frozen_s,
         )
 
 

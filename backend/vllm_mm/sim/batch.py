@@ -112,11 +112,15 @@ class Batch:
     def abort_all(self, now: float) -> list[int]:
         return self.abort([*self._running, *(s.id for s in self._waiting)], now)
 
-    def freeze(self) -> None:
-        """Stop in the middle: the step under way is lost, the sequences stay."""
+    def freeze(self, *, drop_cache: bool = True) -> None:
+        """Stop in the middle: the step under way is lost, the sequences stay. With their cache gone (`drop_cache`) they are
+        taken in anew when it goes on, what they had generated included."""
         self.admitting = False
         self._frozen = True
         self._due = None
+        self._took_in = {}
+        while drop_cache and self._running:
+            self._push_back(self._running.popitem()[1])
 
     def thaw(self, now: float) -> None:
         """Go on with everything that is running and queued."""
@@ -195,8 +199,11 @@ class Batch:
         while len(self._running) > 1 and used > self._speed.kv_tokens:
             _, sequence = self._running.popitem()
             used -= sequence.kv_tokens
-            sequence.prompt += sequence.generated
-            sequence.total -= sequence.generated
-            sequence.prefilled = sequence.generated = 0
-            self._waiting.appendleft(sequence)
-            self.preemptions += 1
+            self._push_back(sequence)
+
+    def _push_back(self, sequence: Sequence) -> None:
+        sequence.prompt += sequence.generated
+        sequence.total -= sequence.generated
+        sequence.prefilled = sequence.generated = 0
+        self._waiting.appendleft(sequence)
+        self.preemptions += 1

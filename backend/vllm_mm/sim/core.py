@@ -230,10 +230,10 @@ class EngineCore:
                 self._operations.popleft()
                 self._return(operation.call, None, error=str(error))
 
-    def _hold(self, mode: str) -> None:
+    def _hold(self, mode: str, *, drop_cache: bool = True) -> None:
         """Stop admitting; what runs is aborted, finished (wait) or frozen (keep)."""
         if mode == "keep":
-            self._batch.freeze()
+            self._batch.freeze(drop_cache=drop_cache)
             return
         if mode == "abort":
             aborted = self._batch.abort_all(time.monotonic())
@@ -249,7 +249,7 @@ class EngineCore:
         self._paused = True
 
     def _sleep(self, number: int, level: int, mode: str) -> None:
-        self._hold(mode)
+        self._hold(mode, drop_cache=level > 0)
 
         def begin() -> float:
             frees = self._options.enable_sleep_mode and level > 0

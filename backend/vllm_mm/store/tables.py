@@ -147,6 +147,7 @@ class Request(Base):
     completion_tokens: Mapped[int | None]
     cached_tokens: Mapped[int | None]
     generation: Mapped[int | None]
+    frozen_s: Mapped[float]
 
     __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"))
 

@@ -195,6 +195,7 @@ def _values(record: RequestRecord) -> tuple[Any, ...]:
         usage.completion_tokens,
         usage.cached_tokens,
         record.generation,
+        record.frozen_s,
     )
 
 
@@ -218,4 +219,5 @@ def _record(row: Row[Any]) -> RequestRecord:
         bytes_out=row.bytes_out,
         usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
         generation=row.generation,
+        frozen_s=row.frozen_s,
     )

@@ -746,6 +746,11 @@ export interface components {
             pid: number | null;
             /** In Flight */
             in_flight: number;
+            /**
+             * Frozen
+             * @description Of those in flight: requests that stand still in the sleeping engine and go on when it wakes.
+             */
+            frozen: number;
             /** Queued */
             queued: number;
             /** Since */
@@ -1159,6 +1164,8 @@ export interface components {
             cached_tokens: number | null;
             /** Generation */
             generation: number | null;
+            /** Frozen S */
+            frozen_s: number;
         };
         /** RequestsOut */
         RequestsOut: {

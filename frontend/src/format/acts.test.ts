@@ -11,6 +11,7 @@ const instance = (change: Partial<Instance> = {}): Instance => ({
   devices: [],
   pid: 1,
   in_flight: 0,
+  frozen: 0,
   queued: 0,
   since: 0,
   failures: 0,

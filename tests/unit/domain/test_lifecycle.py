@@ -31,7 +31,7 @@ def test_every_place_and_input(place: str, name: str) -> None:
     assert bool(refused) == (name in REFUSED[place])
     if refused:
         assert (after, len(effects)) == (before, 1)
-        assert place.split(">", maxsplit=1)[0] in refused[0].reason
+        assert before.state.value in refused[0].reason
     # One event for each change of state, none without: a changed goal or `then` is no change of state.
     assert len(emits(effects)) == (after.state is not before.state)
 
@@ -273,3 +273,87 @@ def test_adopt() -> None:
     assert effects == (lc.OpenGate(), lc.Emit("instance.ready", "boot", {"generation": 7, "adopted": True}))
     asleep, effects = lc.step(fresh(), lc.Adopt(7, "boot", asleep=True), 1.0)
     assert (asleep.ready_since, len(effects)) == (None, 1)
+
+
+def frozen(place: str) -> lc.Instance:
+    instance = reach(place)
+    assert instance.frozen
+    return instance
+
+
+def test_a_drain_that_may_freeze_freezes_what_is_left() -> None:
+    """At its deadline nothing is revoked: the leases are marked, then the engine sleeps with what it has."""
+    before, _ = lc.step(reach("ready"), lc.Drain(Goal.SLEEP, 10.0, "room for b", OnTimeout.FREEZE), 0.0)
+    after, effects = lc.step(before, lc.Tick(), 10.0)
+    assert effects == (
+        lc.FreezeLeases("room for b"),
+        lc.Suspend(keep=True),
+        lc.Emit("instance.suspending", "room for b", {"generation": 1, "reason": "room for b", "frozen": True}),
+    )
+    assert (after.frozen_since, after.deadline) == (10.0, 10.0 + TIMEOUTS.suspend)
+    asleep, _ = lc.step(after, lc.FellAsleep(1), 11.0)
+    waking, effects = lc.step(asleep, lc.Wake("frozen"), 20.0)
+    assert (asleep.frozen_since, waking.frozen_since) == (10.0, 10.0)
+    ready, effects = lc.step(waking, lc.BecameReady(1), 22.0)
+    assert [type(e) for e in effects] == [lc.ThawLeases, lc.OpenGate, lc.Emit, lc.Settle]
+    assert (ready.frozen, ready.ready_since) == (False, 22.0)
+
+
+def test_a_drain_that_leads_to_stop_cannot_freeze() -> None:
+    """What is to be gone cannot keep anything: it cuts, as the drain that becomes a stop on its way does."""
+    direct, _ = lc.step(reach("ready"), lc.Drain(Goal.STOP, 10.0, "operator", OnTimeout.FREEZE), 0.0)
+    for before in (direct, reach("draining*>stop")):
+        after, effects = lc.step(before, lc.Tick(), 10.0)
+        assert after.state is State.STOPPING
+        assert isinstance(effects[0], lc.RevokeLeases)
+
+
+@pytest.mark.parametrize("place", ["suspending*", "sleeping*", "waking*", "sleeping*>stop"])
+@pytest.mark.parametrize(
+    ("name", "died"), [("exited", True), ("unhealthy", False), ("kill", False), ("drain to stop", False)]
+)
+def test_whatever_ends_a_frozen_engine_tells_its_leases(place: str, name: str, died: bool) -> None:
+    """No lease hangs: they are revoked with the truth before the process is stopped, and once."""
+    before = frozen(place)
+    after, effects = lc.step(before, inputs(1)[name], 50.0)
+    if (after, effects) == (before, ()):
+        assert (before.state, name) == (State.SLEEPING, "unhealthy")  # it is not asked while it sleeps
+        return
+    assert after.state is State.STOPPING
+    assert not after.frozen
+    assert isinstance(effects[0], lc.RevokeLeases)
+    assert effects[0].died is died
+    assert isinstance(effects[1], lc.StopProcess)
+    assert not [e for e in effects[1:] if isinstance(e, lc.RevokeLeases)]
+
+
+@pytest.mark.parametrize("place", ["suspending*", "waking*"])
+def test_a_frozen_engine_that_would_not_sleep_or_wake_in_time_tells_its_leases(place: str) -> None:
+    """The deadlines of the way to sleep and back hold for frozen requests too."""
+    before = frozen(place)
+    assert before.deadline is not None
+    after, effects = lc.step(before, lc.Tick(), before.deadline)
+    assert (after.state, after.then) == (State.STOPPING, Then.BACKOFF)
+    assert isinstance(effects[0], lc.RevokeLeases)
+    assert "not a" in effects[0].reason
+
+
+@pytest.mark.parametrize("place", ["suspending*", "sleeping*", "waking*"])
+def test_when_the_last_frozen_lease_has_ended_it_is_like_any_other(place: str) -> None:
+    """Everybody left: nothing is to be thawed, and the sleeper may be stopped for room."""
+    after, effects = lc.step(frozen(place), lc.LeasesGone(1), 50.0)
+    assert (after.frozen, effects) == (False, ())
+    assert after == replace(frozen(place), frozen_since=None)
+
+
+def test_a_frozen_engine_that_is_to_finish_is_woken_first() -> None:
+    """`finish and stop` of a sleeper with frozen requests: it is woken by its turn, drains without a limit, and stops."""
+    waking, _ = lc.step(frozen("sleeping*>stop"), lc.Wake("frozen"), 20.0)
+    draining, effects = lc.step(waking, lc.BecameReady(1), 22.0)
+    assert [type(e) for e in effects] == [lc.ThawLeases, lc.Emit, lc.CloseGate, lc.Settle]
+    assert (draining.state, draining.goal, draining.on_timeout) == (State.DRAINING, Goal.STOP, OnTimeout.WAIT)
+    assert effects[-1] == lc.Settle(ok=True)
+    stopping, effects = lc.step(draining, lc.LeasesGone(1), 30.0)
+    assert stopping.state is State.STOPPING
+    back, effects = lc.step(frozen("sleeping*>stop"), lc.Undrain("t"), 20.0)
+    assert (back.goal, back.frozen, effects) == (None, True, ())

@@ -1,6 +1,7 @@
 """Continuous batching as a model of time."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -11,16 +12,14 @@ from vllm_mm.sim.batch import Batch, Output, Sequence, Speed
 TEN = Speed(tokens_per_second=10.0)
 
 
-def drain(batch: Batch, now: float = 0.0, limit: int = 10_000) -> list[tuple[float, Output]]:
+def drain(batch: Batch, now: float = 0.0, limit: int = 10_000) -> Iterator[tuple[float, Output]]:
     """Run to the end, waking exactly when something is due."""
-    found: list[tuple[float, Output]] = []
     while (due := batch.due()) is not None:
         limit -= 1
         assert limit, "the batch does not end"
         now = max(now, due)
         if output := batch.poll(now):
-            found.append((now, output))
-    return found
+            yield now, output
 
 
 def test_one_sequence_at_its_speed() -> None:
@@ -137,6 +136,20 @@ def test_frozen_nothing_happens() -> None:
     assert sorted(one for _, output in drain(batch, 10.0) for one in output.finished) == [1, 3]
 
 
+@pytest.mark.parametrize(("drop_cache", "next_token"), [(True, 51.3), (False, 50.1)])
+def test_what_was_frozen_is_taken_in_anew_if_its_cache_is_gone(drop_cache: bool, next_token: float) -> None:
+    """A sleep drops the KV cache: prompt and answer so far are computed again before the next token; a pause may keep it."""
+    batch = Batch(Speed(tokens_per_second=10.0, prefill_tokens_per_second=10.0))
+    batch.add(Sequence(1, prompt=10, total=5), 0.0)
+    assert batch.poll(1.1).tokens == {1: 1}
+    assert batch.poll(1.21).tokens == {1: 1}
+    batch.freeze(drop_cache=drop_cache)
+    assert (batch.running, batch.kv_usage > 0) == ((0, False) if drop_cache else (1, True))
+    batch.thaw(50.0)
+    assert batch.due() == pytest.approx(next_token)
+    assert sum(output.tokens.get(1, 0) for _, output in drain(batch, 50.0)) == 3
+
+
 def test_a_speed_without_limit_still_yields() -> None:
     """A batch that takes no time comes up for air, so that an abort gets through."""
     batch = Batch(Speed())
@@ -151,18 +164,24 @@ def test_a_speed_without_limit_still_yields() -> None:
     st.integers(1, 4),
     st.integers(20, 200),
     st.sampled_from([10.0, math.inf]),
+    st.sets(st.integers(0, 30), max_size=5),
 )
-def test_everybody_gets_exactly_their_tokens(asked: list[tuple[int, int]], seats: int, cache: int, rate: float) -> None:
-    """Whatever the limits, each sequence gets its total and finishes once."""
+def test_everybody_gets_exactly_their_tokens(
+    asked: list[tuple[int, int]], seats: int, cache: int, rate: float, freezes: set[int]
+) -> None:
+    """Whatever the limits, and however often it is frozen, each sequence gets its total and finishes once."""
     batch = Batch(Speed(tokens_per_second=rate, max_num_seqs=seats, kv_tokens=cache, max_num_batched_tokens=16))
     for one, (prompt, total) in enumerate(asked):
         batch.add(Sequence(one, prompt=prompt, total=total), 0.0)
     tokens = dict.fromkeys(range(len(asked)), 0)
     finished: list[int] = []
-    for _, output in drain(batch):
+    for step, (at, output) in enumerate(drain(batch)):
         finished += output.finished
         for one, count in output.tokens.items():
             tokens[one] += count
+        if step in freezes:
+            batch.freeze(drop_cache=step % 3 > 0)
+            batch.thaw(at)
     assert tokens == {one: total for one, (_, total) in enumerate(asked)}
     assert sorted(finished) == list(range(len(asked)))
     assert (batch.running, batch.waiting, batch.kv_usage) == (0, 0, 0.0)

@@ -71,9 +71,14 @@ class ControlChannel:
             return _essence(_answer(await self._ask("GET", "/v1/models"), self._address), "object")
         return _essence(_answer(response, self._address), "choices")
 
-    async def sleep(self, level: int, *, timeout: float = 300.0) -> None:
-        """`level` is a query parameter: vLLM ignores it in a JSON body and always sleeps at level 1."""
-        self._done(await self._ask("POST", "/sleep", params={"level": str(level)}, timeout=timeout))
+    async def sleep(self, level: int, *, keep: bool = False, timeout: float = 300.0) -> None:
+        """`level` is a query parameter: vLLM ignores it in a JSON body and always sleeps at level 1.
+
+        With `keep` the requests that run or wait in the engine stand still and go on after the wake; without, vLLM aborts
+        them, and their streams end as if they were complete (finish reason `abort`): there must be none then.
+        """
+        params = {"level": str(level), "mode": "keep"} if keep else {"level": str(level)}
+        self._done(await self._ask("POST", "/sleep", params=params, timeout=timeout))
 
     async def wake(self, tags: Sequence[str] = (), *, timeout: float = 300.0) -> None:
         """All that sleeps, or only what the tags name (`weights`, `kv_cache`)."""

@@ -1,0 +1,252 @@
+"""Requests that are frozen in a sleeping engine: their leases stay, and whatever ends them ends them with the truth."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fakes_engine import FakeControl, World, model, world
+from vllm_mm.control import reload
+from vllm_mm.control.idle import IdleWatch
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied, UpstreamTimeout
+from vllm_mm.domain.lifecycle import OnTimeout, State, Wake
+from vllm_mm.domain.residency import Device
+from vllm_mm.domain.specs import GIB, EngineKind, IdlePolicy, ModelSpec
+from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.wire import UpstreamRequest
+
+if TYPE_CHECKING:
+    from vllm_mm.engine.lease import Lease
+
+PREEMPT = Policy(drain_timeout=5.0, on_drain_timeout=OnTimeout.FREEZE)
+SIM = [Device("sim0", 40 * GIB, kind="sim")]
+
+
+def sleeper(name: str, **changes: Any) -> ModelSpec:
+    return model(name, 10, engine=EngineKind.SIM, command=(), **changes)
+
+
+class Streaming:
+    """A request that is being answered by its engine until the test says that the answer is complete."""
+
+    def __init__(self, w: World, name: str) -> None:
+        self.w = w
+        self.lease: Lease | None = None
+        self.marks: list[bool] = []
+        self.task = asyncio.create_task(self._run(name))
+
+    async def _run(self, name: str) -> None:
+        async with self.w.manager.lease(self.w.ticket(name)) as lease:
+            self.lease = lease
+            lease.on_freeze = self.marks.append
+            await lease.exchange(UpstreamRequest(b"POST", b"/"), None)  # type: ignore[arg-type] - the fake wants no sink
+
+    async def begun(self) -> "Streaming":
+        await self.w.clock.settle()
+        self.exchange = self.w.exchanges[-1]
+        return self
+
+    def complete(self) -> None:
+        self.exchange.done.set_result(None)
+
+
+async def streaming(w: World, name: str = "a") -> Streaming:
+    return await Streaming(w, name).begun()
+
+
+async def frozen(w: World, name: str = "a") -> Streaming:
+    """A request of a model that was then put to sleep, and whose drain took too long."""
+    await w.ready(name)
+    stream = await streaming(w, name)
+    await w.manager.sleep(name, "test")
+    await w.clock.advance(5.1)
+    return stream
+
+
+async def test_a_drain_that_takes_too_long_freezes_and_the_wake_goes_on() -> None:
+    """The lease stays out and is marked, the exchange stays open; after the wake it is answered to its end."""
+    async with world(sleeper("a"), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        a = w.manager.require("a")
+        assert (a.state, a.gate.count, a.gate.frozen, a.gate.free) == (State.SLEEPING, 1, 1, 0)
+        assert w.sleeps == [("a", True)]
+        assert not stream.task.done()
+        await w.clock.advance(9.9)
+        await w.manager.wake("a", "test")
+        await w.clock.advance(0.1)
+        assert (a.state, a.gate.count, a.gate.frozen, a.gate.frozen_since) == (State.READY, 1, 0, None)
+        assert stream.lease is not None
+        assert stream.lease.frozen_s(w.clock.now()) == pytest.approx(10.0, abs=0.11)
+        assert stream.marks == [True, False]
+        stream.complete()
+        await stream.task
+        assert a.gate.count == 0
+        told = {e.kind: e.data for e in w.journal.events if e.kind.startswith("lease.")}
+        assert told["lease.frozen"] == {"count": 1, "generation": 1}
+        assert told["lease.thawed"]["count"] == 1
+        assert told["lease.thawed"]["frozen_s"] == pytest.approx(10.0, abs=0.11)
+
+
+async def test_nobody_looks_for_signs_of_life_in_a_frozen_engine() -> None:
+    """An hour asleep with open exchanges and no byte: no probe, no verdict; and the clock of the stuck detector begins anew."""
+    async with world(sleeper("a"), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        w.processes["a"].healthy = False
+        w.processes["a"].probe_error = UpstreamTimeout("asleep")
+        probes = len(w.probes)
+        await w.clock.advance(3600.0)
+        assert (w.manager.require("a").state, len(w.probes)) == (State.SLEEPING, probes)
+        w.processes["a"].healthy, w.processes["a"].probe_error = True, None
+        await w.manager.wake("a", "test")
+        await w.clock.advance(PREEMPT.timeouts.stuck / 2)
+        w.processes["a"].probe_error = UpstreamTimeout("busy")
+        await w.clock.advance(PREEMPT.timeouts.stuck / 4)
+        assert w.manager.require("a").state is State.READY
+        stream.complete()
+        await stream.task
+
+
+async def test_the_death_of_a_frozen_engine_is_told() -> None:
+    """Its requests end as those of any engine that died, and no lease is left."""
+    async with world(sleeper("a"), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        w.processes["a"].die(137)
+        await w.clock.settle()
+        assert isinstance(stream.task.exception(), UpstreamDied)
+        assert w.manager.require("a").gate.count == 0
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.STOPPED
+        assert w.manager.ledger.reservations == {}
+
+
+@pytest.mark.parametrize("step", ["sleep", "wake", "probe"])
+async def test_an_engine_that_would_not_sleep_or_wake_is_told(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says no when it is to sleep or to wake, or is of no use afterwards: the requests end with an error."""
+    async with world(sleeper("a"), devices=SIM, policy=PREEMPT) as w:
+
+        async def refuse(*_: object, **__: object) -> None:
+            raise UpstreamDied("500", sent=True, started=False)
+
+        if step != "probe":
+            monkeypatch.setattr(FakeControl, step, refuse)
+        stream = await frozen(w)
+        if step != "sleep":
+            w.processes["a"].probe_error = UpstreamDied("nothing", sent=True, started=False)
+            await w.manager.wake("a", "test")
+            await w.clock.advance(0.1)
+        error = stream.task.exception()
+        assert isinstance(error, RequestCut)
+        assert ("would not sleep" if step == "sleep" else "would not wake") in str(error)
+        assert w.manager.require("a").gate.count == 0
+
+
+async def test_a_client_that_leaves_while_frozen_frees_its_lease() -> None:
+    """Its exchange is closed at once; with the last one gone the sleeper is like any other."""
+    async with world(sleeper("a"), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        stream.task.cancel()
+        await w.clock.settle()
+        assert stream.exchange.done.cancelled()
+        a = w.manager.require("a")
+        assert (a.gate.count, a.gate.frozen_since, a.snapshot.frozen) == (0, None, False)
+        await w.manager.wake("a", "test")
+        await w.clock.advance(0.1)
+        assert a.state is State.READY
+        assert "lease.thawed" not in w.journal.kinds("a")
+
+
+async def test_a_newcomer_waits_for_the_wake_and_is_not_turned_away() -> None:
+    """A stream for a model that is frozen waits in its lane: the engine will come back."""
+    async with world(sleeper("a"), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        ticket = w.ticket("a", stream=True)
+
+        async def get() -> str:
+            async with w.manager.lease(ticket) as lease:
+                return lease.model
+
+        newcomer = asyncio.create_task(get())
+        await w.clock.advance(1.0)
+        assert newcomer.result() == "a"
+        assert w.manager.require("a").state is State.READY
+        stream.complete()
+        await stream.task
+
+
+async def test_a_wake_for_frozen_requests_is_not_called_off() -> None:
+    """With cancel_unwanted_loads a load ends when nobody waits for it in the queue; the frozen ones wait for it too."""
+    policy = Policy(drain_timeout=5.0, on_drain_timeout=OnTimeout.FREEZE, cancel_unwanted_loads=True)
+    async with world(sleeper("a"), devices=SIM, policy=policy) as w:
+        stream = await frozen(w)
+        hold = asyncio.Event()
+        control: Any = w.manager.require("a")._run._checks.control  # type: ignore[union-attr]
+        wake = control.wake
+
+        async def slow(*_: object, **__: object) -> None:
+            await hold.wait()
+            await wake()
+
+        control.wake = slow
+        newcomer = asyncio.create_task(w.manager.lease(w.ticket("a")).__aenter__())
+        await w.clock.advance(0.1)
+        assert w.manager.require("a").state is State.WAKING
+        newcomer.cancel()
+        await w.clock.advance(0.1)
+        assert w.manager.require("a").state is State.WAKING
+        hold.set()
+        await w.clock.advance(0.1)
+        assert w.manager.require("a").state is State.READY
+        stream.complete()
+        await stream.task
+
+
+async def test_an_operators_stop_of_a_frozen_model_cuts_with_the_reason() -> None:
+    """Their drain has taken its time already."""
+    async with world(sleeper("a"), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        await w.manager.stop("a", "operator ann")
+        await w.clock.settle()
+        error = stream.task.exception()
+        assert isinstance(error, RequestCut)
+        assert "operator ann" in str(error)
+
+
+async def test_a_model_that_is_taken_away_lets_its_frozen_requests_finish() -> None:
+    """A reload without the model: it is woken once more for them, drains, and stops."""
+    async with world(sleeper("a"), sleeper("b"), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        await reload.apply(w.manager, Catalog([sleeper("b")]), "reload")
+        a = w.manager.require("a")
+        await w.clock.advance(0.1)
+        assert a.state is State.SLEEPING
+        a.tell(Wake("test"))
+        await w.clock.advance(0.1)
+        assert a.state is State.DRAINING
+        assert not stream.task.done()
+        stream.complete()
+        await stream.task
+        await w.clock.advance(0.1)
+        assert a.state is State.STOPPED
+
+
+async def test_a_frozen_model_is_never_idle() -> None:
+    """Neither its sleep nor the silence counts; the idle clock starts when the last lease ends."""
+    async with world(sleeper("a", idle=IdlePolicy(10.0, 20.0)), devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+        await w.clock.advance(100.0)
+        await IdleWatch(w.manager, w.clock).look()
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.SLEEPING
+        assert not stream.task.done()
+
+
+async def test_a_model_that_cannot_sleep_is_cut_when_it_has_to_go() -> None:
+    """A command engine cannot keep requests: an operator's stop under `preempt` drains, then cuts."""
+    async with world(model("a"), policy=PREEMPT) as w:
+        await w.ready("a")
+        stream = await streaming(w)
+        await w.manager.stop("a", "test")
+        await w.clock.advance(5.1)
+        assert isinstance(stream.task.exception(), MMError)
+        assert w.sleeps == []
