@@ -53,7 +53,7 @@ class Acts(Registry):
         taken its time. Returns when it is told, not when it is gone."""
         instance = self.require(model)
         self._wishes.dismiss(model)
-        if self._call_off(model, f"stopped by {cause}"):
+        if self._call_off(model, f"stopped by {cause}") and instance.state is not State.SLEEPING:
             return
         timeout = self._policy.drain_timeout
         await instance.ask(Kill(cause) if force else Drain(Goal.STOP, timeout, cause, self._policy.on_drain_timeout))

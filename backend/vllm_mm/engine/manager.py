@@ -221,7 +221,7 @@ class ProcessManager(Acts):
             generation=instance.snapshot.generation + 1,
             token=secrets.token_hex(16),
             began=self._tools.clock.now(),
-            cause=wish.cause if wish is not None else f"request {self._waiting.first(load.model)}",
+            cause=wish.cause if wish is not None else self._who_waits(instance),
         )
         self._loading_events[load.model] = loading
         self._emit(
@@ -230,6 +230,10 @@ class ProcessManager(Acts):
         )  # fmt: skip
         self.forecast.tell(load.model, Stage.DECIDED)
         return loading
+
+    def _who_waits(self, instance: ModelInstance) -> str:
+        first = self._waiting.first(instance.spec.id)
+        return f"request {first}" if first else f"{instance.gate.frozen} frozen"
 
     def _eviction(self, load: Load) -> Drain:
         return Drain(

@@ -19,6 +19,7 @@ def lane(
         served_until=instance.gate.closed_at,
         wish=instance.spec.devices, per_device=per_device,
         free_slots=instance.gate.free, priority=instance.spec.priority,
+        frozen=instance.gate.frozen, frozen_since=instance.gate.frozen_since,
     )  # fmt: skip
 
 
@@ -27,4 +28,5 @@ def resident(instance: ModelInstance, *, pinned: bool) -> Resident:
     return Resident(
         model=instance.spec.id, state=instance.state, leases=instance.gate.count, pinned=pinned,
         last_used=instance.gate.last_used, ready_since=instance.snapshot.ready_since, priority=instance.spec.priority,
+        frozen=instance.gate.frozen,
     )  # fmt: skip
