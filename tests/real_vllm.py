@@ -29,6 +29,8 @@ TINY = "tiny-random-llama"
 START = 240.0
 """Seconds within which a start has to be done: 25 to 40 alone on two cores, more when others load at the same time."""
 ENGINE_ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+DEV = {"VLLM_SERVER_DEV_MODE": "1"}
+"""With the routes /sleep and /wake_up, which we give to engines that can sleep."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Direct:
 
     def _launch(self, log: BinaryIO) -> "subprocess.Popen[bytes] | Forked":
         argv = [*self._argv, self.socket, *self._options]
-        env = {**os.environ, **ENGINE_ENV, "SPT_NOENV": "1", "TMPDIR": str(self.folder), MARK: self._mark}
+        env = {**os.environ, **ENGINE_ENV, **DEV, "SPT_NOENV": "1", "TMPDIR": str(self.folder), MARK: self._mark}
         if self._launcher == "warm":
             warm = _warmth(Path(self._argv[0]), self._argv[2])
             zygote = _zygote(warm)

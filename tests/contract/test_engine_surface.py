@@ -8,6 +8,7 @@ that run already, of whatever version and on whatever device: then these are jud
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def engine(request: pytest.FixtureRequest) -> Generator[Target, None, None]:
     if request.param == "vllm":
         yield from _target("vllm", _real(request, "MM_TEST_VLLM_SOCKET"))
         return
-    with Sim(("--served-model-name", "first/name", "second", "--sim", "tokens_per_second=200")) as sim:
+    with Sim(("--served-model-name", "first/name", "second", "--enable-sleep-mode", "--sim", "tokens_per_second=200")) as sim:
         yield from _target("sim", sim.socket)
 
 
@@ -462,6 +463,101 @@ def test_a_client_that_leaves_ends_its_generation(engine: Target, streaming: boo
     assert stopped["vllm:num_requests_running"] == 0
     time.sleep(0.3)
     assert metrics(engine.http)["vllm:generation_tokens_total"] == stopped["vllm:generation_tokens_total"]
+
+
+STORY = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+
+
+class Reading(threading.Thread):
+    """A stream that is read in the background: the texts that have come so far, and whether it has ended as it should."""
+
+    def __init__(self, engine: Target, body: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+        self.tokens = 0
+        self.done = False
+        self._socket = engine.socket
+        self._body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        self.start()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def run(self) -> None:
+        with (
+            client(self._socket, timeout=60) as http,
+            http.stream("POST", "/v1/completions", json=self._body) as answer,
+        ):
+            for line in answer.iter_lines():
+                if line == "data: [DONE]":
+                    self.done = True
+                elif line:
+                    event = json.loads(line.removeprefix("data: "))
+                    self.pieces += [choice["text"] for choice in event["choices"]]
+                    self.tokens = (event.get("usage") or {}).get("completion_tokens", self.tokens)
+
+    def reaches(self, pieces: int) -> None:
+        until(lambda: len(self.pieces) >= pieces, f"{pieces} pieces of the stream", timeout=60)
+
+
+def sleep(engine: Target) -> None:
+    """With what it has; nothing comes from it afterwards."""
+    engine.http.post("/sleep?level=1&mode=keep").raise_for_status()
+    assert engine.http.get("/is_sleeping").json() == {"is_sleeping": True}
+
+
+def wake(engine: Target) -> None:
+    assert engine.http.post("/wake_up").json()["status"] == "awake"
+
+
+@pytest.mark.parametrize("at", [1, 25])
+def test_a_stream_is_kept_over_a_sleep(engine: Target, at: int) -> None:
+    """mode=keep: it stands still, goes on after the wake, and no token is lost or comes twice; twice over."""
+    whole = engine.http.post("/v1/completions", json=STORY).json()["choices"][0]["text"]
+    reading = Reading(engine, STORY)
+    for pieces in (at, at + 10):
+        reading.reaches(pieces)
+        sleep(engine)
+        time.sleep(0.2)
+        before = reading.text
+        time.sleep(0.3)
+        assert reading.text == before
+        wake(engine)
+    reading.join(60)
+    assert (reading.text, reading.tokens, reading.done) == (whole, 60, True)
+
+
+def test_what_comes_while_it_sleeps_waits(engine: Target) -> None:
+    """Kept and new requests go on together, whole answers too; /health is 200 all the while."""
+    reading = Reading(engine, STORY)
+    reading.reaches(5)
+    sleep(engine)
+    late = Reading(engine, {**STORY, "max_tokens": 5})
+    time.sleep(0.3)
+    assert not late.pieces
+    assert engine.http.get("/health").status_code == 200
+    wake(engine)
+    for one, tokens in ((reading, 60), (late, 5)):
+        one.join(60)
+        assert (one.tokens, one.done) == (tokens, True)
+
+
+def test_a_client_that_leaves_a_sleeping_engine_is_forgotten(engine: Target) -> None:
+    """Its request is gone when the engine wakes: it does not go on for nobody."""
+    before = metrics(engine.http)["vllm:generation_tokens_total"]
+    with raw_stream(engine.socket, CHAT, chat_body(stream=True, max_tokens=1500, ignore_eos=True)):
+        until(lambda: metrics(engine.http)["vllm:generation_tokens_total"] > before, "the generation to begin")
+        sleep(engine)
+    time.sleep(0.5)
+    asleep = metrics(engine.http)["vllm:generation_tokens_total"]
+    wake(engine)
+    time.sleep(0.5)
+    awake = metrics(engine.http)
+    assert awake["vllm:generation_tokens_total"] == asleep
+    assert awake["vllm:num_requests_running"] == 0
+    answer = engine.http.post("/v1/completions", json={**STORY, "max_tokens": 3})
+    assert answer.json()["usage"]["completion_tokens"] == 3
 
 
 def test_keep_alive(engine: Target) -> None:

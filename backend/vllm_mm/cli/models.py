@@ -298,6 +298,8 @@ def put(body: dict[str, Any], setting: str) -> None:
 def _state(instance: Mapping[str, Any]) -> str:
     """`starting (weights 45%)`."""
     progress = instance["progress"]
+    if instance["frozen"]:
+        return f"{instance['state']} ({instance['frozen']} frozen)"
     percent = f" {progress['percent']:.0f}%" if progress["percent"] is not None else ""
     return f"{instance['state']} ({progress['phase']}{percent})" if progress["phase"] else str(instance["state"])
 

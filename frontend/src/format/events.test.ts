@@ -33,6 +33,15 @@ describe("tell", () => {
     expect(tell(event("swap.planned", { victims: [], reason: "fits" })).what).toBe("org/a will be loaded");
   });
 
+  it("tells of requests that stand still, and that go on", () => {
+    expect(tell(event("lease.frozen", { count: 2 }, "room for b"))).toEqual({
+      what: "2 requests to org/a frozen",
+      more: "room for b",
+      tone: "calm",
+    });
+    expect(tell(event("lease.thawed", { count: 1, frozen_s: 4.2 }, "awake")).what).toBe("org/a goes on with 1 request after 4.2 s");
+  });
+
   it("says what is missing", () => {
     expect(tell(event("lagged", { lost: 1 }, "slow listener", null)).what).toBe("1 event left out here");
     expect(tell(event("lagged", { lost: null }, "retention", null)).what).toBe("older events are gone");

@@ -48,6 +48,12 @@ export function tell(event: MMEvent): Told {
       const cut = typeof data["count"] === "number" ? data["count"] : 0;
       return { what: `${count(cut, "request", "requests")} to ${model} cut`, more: joined(cause, data["reason"]), tone: "bad" };
     }
+    case "lease.frozen":
+    case "lease.thawed": {
+      const many = count(typeof data["count"] === "number" ? data["count"] : 0, "request", "requests");
+      const still = typeof data["frozen_s"] === "number" ? ` after ${duration(data["frozen_s"])}` : "";
+      return { what: kind === "lease.frozen" ? `${many} to ${model} frozen` : `${model} goes on with ${many}${still}`, more: cause, tone: "calm" };
+    }
     case "orphan.swept":
       return { what: `process ${text(data["pid"])} (${text(data["name"])}) of ${model} was left over and is ended`, more: cause, tone: "bad" };
     case "lagged": {
