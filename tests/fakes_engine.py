@@ -38,6 +38,7 @@ class FakeProcess:
         self.healthy = world.healthy_at_once
         self.probe_error: MMError | None = None
         self.asleep = False
+        self.keeps_requests = True
         self.gone: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
         self.part_gone: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         self.stopped = 0
@@ -145,6 +146,9 @@ class FakeControl:
     async def sleep(self, level: int, *, keep: bool = False) -> None:
         self.world.sleeps.append((self.process.record.model, keep))
         self.process.asleep = True
+
+    async def keeps_requests(self) -> bool:
+        return self.process.keeps_requests
 
     async def wake(self, tags: Sequence[str] = ()) -> None:
         self.process.asleep = False

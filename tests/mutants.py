@@ -277,6 +277,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self._distrusted.pop((plan.fingerprint, key), None)\n", "            pass\n",
         ("tests/process/test_warm_launcher.py::test_a_plan_is_vindicated",),
     ),
+    Mutant(
+        "frozen-for-ever", "a wake does not thaw", "backend/vllm_mm/engine/lease.py",
+        "        since, self.frozen_since = self.frozen_since, None\n", "        since = self.frozen_since\n",
+        ("tests/unit/manager/test_freeze.py",),
+    ),
+    Mutant(
+        "cut-instead-of-frozen", "a drain that may freeze revokes", "backend/vllm_mm/domain/lifecycle.py",
+        "    return after, (FreezeLeases(i.reason), Suspend(keep=True),", "    return after, (RevokeLeases(False, i.reason), Suspend(),",
+        ("tests/unit/manager/test_freeze.py",),
+    ),
+    Mutant(
+        "kept-by-nobody", "the engine is not told to keep its requests", "backend/vllm_mm/engine/wire/control.py",
+        '        params = {"level": str(level), "mode": "keep"} if keep else', '        params = {"level": str(level)} if keep else',
+        ("tests/integration/test_wire_control.py::test_sleep_and_wake",),
+    ),
+    Mutant(
+        "ready-before-thaw", "a model is READY again while its leases are marked as frozen", "backend/vllm_mm/domain/lifecycle.py",
+        "        case BecameReady(), State.WAKING if i.frozen:\n            return _thawed(i, now)\n", "",
+        ("tests/stateful/test_lifecycle_machine.py",),
+    ),
+    Mutant(
+        "dead-and-frozen", "an engine that dies asleep leaves its frozen leases", "backend/vllm_mm/domain/lifecycle.py",
+        "    elif i.frozen:\n        effects.append(RevokeLeases(died=died, reason=reason))\n", "",
+        ("tests/unit/manager/test_freeze.py::test_the_death_of_a_frozen_engine_is_told",),
+    ),
+    Mutant(
+        "frozen-load-called-off", "the wake of frozen requests ends with the last ticket", "backend/vllm_mm/engine/manager.py",
+        " or self._instances[model].gate.frozen\n", "\n",
+        ("tests/unit/manager/test_freeze.py::test_a_wake_for_frozen_requests_is_not_called_off",),
+    ),
+    Mutant(
+        "comment-in-an-event", "a comment is written into the middle of an event", "backend/vllm_mm/gateway/relay.py",
+        "        return self.meter.ends_event() and", "        return",
+        ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
+    ),
 )  # fmt: skip
 
 

@@ -81,7 +81,9 @@ def engine(request: pytest.FixtureRequest) -> Generator[Target, None, None]:
     if request.param == "vllm":
         yield from _target("vllm", _real(request, "MM_TEST_VLLM_SOCKET"))
         return
-    with Sim(("--served-model-name", "first/name", "second", "--enable-sleep-mode", "--sim", "tokens_per_second=200")) as sim:
+    with Sim(
+        ("--served-model-name", "first/name", "second", "--enable-sleep-mode", "--sim", "tokens_per_second=200")
+    ) as sim:
         yield from _target("sim", sim.socket)
 
 

@@ -131,19 +131,41 @@ async def test_sleep_and_wake(where: Path | None) -> None:
     """The level is a query parameter (vLLM ignores a body), and so are the tags; a refusal raises."""
     async with engine(lambda h: (200, b""), where) as (channel, server):
         await channel.sleep(2)
+        await channel.sleep(1, keep=True)
         await channel.wake(("weights",))
         await channel.reload_weights()
         await channel.wake(("kv_cache", "x"))
         await channel.reset_prefix_cache()
         await channel.wake()
         assert [h.target for h in server.heard] == [
-            "/sleep?level=2", "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache&tags=x", "/reset_prefix_cache", "/wake_up",
+            "/sleep?level=2", "/sleep?level=1&mode=keep", "/wake_up?tags=weights", "/collective_rpc", "/wake_up?tags=kv_cache&tags=x", "/reset_prefix_cache", "/wake_up",
         ]  # fmt: skip
         assert {h.method for h in server.heard} == {"POST"}
-        assert json.loads(server.heard[2].body) == {"method": "reload_weights"}
+        assert json.loads(server.heard[3].body) == {"method": "reload_weights"}
     async with engine(lambda h: (500, {"error": "out of memory"}), where) as (channel, _):
         with pytest.raises(UpstreamDied, match="out of memory"):
             await channel.wake()
+
+
+KNOWN = {"name": "level", "in": "query"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "keeps"),
+    [
+        ((200, {"paths": {"/sleep": {"post": {"parameters": [KNOWN, {"name": "mode", "in": "query"}]}}}}), True),
+        ((200, {"paths": {"/sleep": {"post": {"parameters": [KNOWN]}}}}), False),
+        ((200, {"paths": {"/sleep": {"post": {"summary": "Sleep"}}}}), False),
+        ((200, {"paths": {"/v1/models": {"get": {}}}}), True),
+        ((200, b"<html>"), True),
+        ((404, {"detail": "Not Found"}), True),
+    ],
+)
+async def test_what_an_engine_says_of_its_sleep(answer: tuple[int, Any], keeps: bool, tmp_path: Path) -> None:
+    """One whose /sleep has no `mode` would abort what it has; one that describes nothing is believed."""
+    async with engine(lambda _: answer, tmp_path) as (channel, server):
+        assert await channel.keeps_requests() is keeps
+        assert [h.target for h in server.heard] == ["/openapi.json"]
 
 
 async def test_facts(where: Path | None) -> None:

@@ -86,6 +86,13 @@ def two_models_transcript() -> Iterator[Transcript]:
 
 
 @pytest.fixture
+def preemption_transcript() -> Iterator[Transcript]:
+    transcript = Transcript("preemption.md", "Frozen in the middle of an answer, on real vLLM")
+    yield transcript
+    transcript.write()
+
+
+@pytest.fixture
 def kills_transcript(launcher: str) -> Iterator[Transcript]:
     name, how = ("kills.md", "started") if launcher == "local" else ("kills-forked.md", "forked from a zygote")
     transcript = Transcript(name, f"SIGKILL on real vLLM, process by process, state by state: engines that are {how}")

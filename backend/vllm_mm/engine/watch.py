@@ -128,6 +128,8 @@ class Checks:
 
     async def fall_asleep(self, *, keep: bool = False) -> None:
         """With the requests that it has if `keep`. Raises MMError, with the reason, when it will not."""
+        if keep and not await self.control.keeps_requests():
+            raise Conflict("this version of it cannot keep requests over a sleep")
         await self.control.sleep(1, keep=keep)
         if not await self.control.is_sleeping():
             raise Conflict("the engine says that it is not asleep")

@@ -149,6 +149,18 @@ async def test_an_engine_that_would_not_sleep_or_wake_is_told(step: str, monkeyp
         assert w.manager.require("a").gate.count == 0
 
 
+async def test_an_engine_that_would_abort_what_it_has_is_not_put_to_sleep_with_it() -> None:
+    """An older vLLM ignores `mode=keep`, and its streams would end as if they were whole: they are cut with an error instead."""
+    async with world(sleeper("a"), BUSY, devices=SIM, policy=PREEMPT) as w:
+        await w.ready("a")
+        w.processes["a"].keeps_requests = False
+        stream = await frozen(w)
+        error = stream.task.exception()
+        assert isinstance(error, RequestCut)
+        assert "cannot keep requests" in str(error)
+        assert w.sleeps == []
+
+
 async def test_a_client_that_leaves_while_frozen_frees_its_lease() -> None:
     """Its exchange is closed at once; with the last one gone the sleeper is like any other."""
     async with world(sleeper("a"), BUSY, devices=SIM, policy=PREEMPT) as w:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import httpx
+import msgspec
 
 from vllm_mm.domain.errors import MMError, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.specs import Task
@@ -80,6 +81,12 @@ class ControlChannel:
         params = {"level": str(level), "mode": "keep"} if keep else {"level": str(level)}
         self._done(await self._ask("POST", "/sleep", params=params, timeout=timeout))
 
+    async def keeps_requests(self) -> bool:
+        """Whether its /sleep knows a `mode`, by its own description of its routes: a vLLM that does not would abort everything
+        it has, and say that all is well. An engine that describes nothing is believed."""
+        response = await self._ask("GET", "/openapi.json")
+        return response.status_code != 200 or sleep_has_mode(response.content)
+
     async def wake(self, tags: Sequence[str] = (), *, timeout: float = 300.0) -> None:
         """All that sleeps, or only what the tags name (`weights`, `kv_cache`)."""
         self._done(await self._ask("POST", "/wake_up", params={"tags": list(tags)} if tags else None, timeout=timeout))
@@ -143,6 +150,33 @@ class ControlChannel:
     def _done(self, response: httpx.Response) -> None:
         if response.status_code >= 300:
             raise _refused(response, self._address)
+
+
+def sleep_has_mode(description: bytes) -> bool:
+    """Of an OpenAPI description that has /sleep at all."""
+    try:
+        parameters = msgspec.json.decode(description, type=_Description).paths["/sleep"].post.parameters
+    except (msgspec.MsgspecError, LookupError):
+        return True
+    return any(p.name == "mode" for p in parameters)
+
+
+class _Parameter(msgspec.Struct):
+    name: str = ""
+
+
+class _Post(msgspec.Struct):
+    parameters: tuple[_Parameter, ...] = ()
+
+
+class _Path(msgspec.Struct):
+    post: _Post = msgspec.field(default_factory=_Post)
+
+
+class _Description(msgspec.Struct):
+    """The part of an OpenAPI description that matters here."""
+
+    paths: dict[str, _Path]
 
 
 def _refused(response: httpx.Response, address: Address) -> MMError:
