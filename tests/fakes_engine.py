@@ -5,7 +5,7 @@ For the logic only. Everything about processes and sockets is tested with real o
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -16,6 +16,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, UpstreamDied
 from vllm_mm.domain.estimates import Kind, Times
 from vllm_mm.domain.events import Event
+from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Ticket
@@ -42,6 +43,7 @@ class FakeProcess:
         self.gone: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
         self.part_gone: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         self.stopped = 0
+        self.memory = 0
         self.release_stop = asyncio.Event()
         self.lines: list[str] = []
         self._followers: list[Callable[[str], None]] = []
@@ -61,7 +63,11 @@ class FakeProcess:
         return tuple(self.lines[-lines:])
 
     def rss(self) -> int:
-        return 0
+        return self.memory
+
+    @property
+    def pids(self) -> Collection[int]:
+        return (self.record.pid,)
 
     async def exited(self) -> ExitStatus:
         return await asyncio.shield(self.gone)
@@ -203,6 +209,8 @@ class FakeInventory:
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = tuple(devices)
         self.strangers: list[ForeignProcess] = []
+        self.used: dict[str, int] = {}
+        """What every engine is said to use."""
 
     def devices(self) -> Sequence[Device]:
         return self._devices
@@ -220,6 +228,9 @@ class FakeInventory:
     async def refresh(self, deadline: float = 5.0) -> Sequence[Device]:
         return self._devices
 
+    def use(self, pids: Collection[int]) -> Mapping[str, int]:
+        return self.used
+
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
         return True
 
@@ -230,6 +241,7 @@ class FakeStore:
         self.starts: list[tuple[str, str]] = []
         self.timings: dict[tuple[str, Kind], tuple[float, ...]] = {}
         self.known_times: dict[str, Times] = {}
+        self.learned: dict[tuple[str, str], Learned] = {}
         self.hold: asyncio.Event | None = None
         self.error: Exception | None = None
 
@@ -248,10 +260,11 @@ class FakeStore:
     async def all(self) -> Sequence[LaunchRecord]:
         return tuple(self.rows.values())
 
-    async def footprints(self) -> Mapping[tuple[str, str], int]:
-        return {}
+    async def footprints(self) -> Mapping[tuple[str, str], Learned]:
+        return dict(self.learned)
 
-    async def learn(self, fingerprint: str, device: str, size: int, source: str) -> None: ...
+    async def learn(self, fingerprint: str, devices: str, known: Learned) -> None:
+        self.learned[fingerprint, devices] = known
 
     async def record_start(
         self, model: str, generation: int, started_at: float, ready_at: float | None,

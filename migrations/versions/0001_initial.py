@@ -30,11 +30,15 @@ def upgrade() -> None:
     op.create_table(
         "footprints",
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
-        sa.Column("device", sa.String(length=128), nullable=False),
-        sa.Column("size", sa.BigInteger(), nullable=False),
-        sa.Column("source", sa.String(length=64), nullable=False),
+        sa.Column("devices", sa.String(length=512), nullable=False),
+        sa.Column("launches", sa.Integer(), nullable=False),
+        sa.Column("mean", sa.Double(), nullable=False),
+        sa.Column("squares", sa.Double(), nullable=False),
+        sa.Column("largest", sa.BigInteger(), nullable=False),
+        sa.Column("weights", sa.BigInteger(), nullable=False),
+        sa.Column("kv_cache", sa.BigInteger(), nullable=False),
         sa.Column("learned_at", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("fingerprint", "device", name=op.f("pk_footprints")),
+        sa.PrimaryKeyConstraint("fingerprint", "devices", name=op.f("pk_footprints")),
     )
     op.create_table(
         "instances",

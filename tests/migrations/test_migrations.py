@@ -36,7 +36,10 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
             "model": "a/b", "generation": 2, "token": "t", "pid": 7, "start_ticks": 2**40, "boot_id": "b", "socket": "/s",
             "host": "h", "port": 0, "workdir": "/w", "log": "/l", "fingerprint": "f", "device_bytes": '{"0": 1}', "started_at": 1.0, "launcher": "warm",
         },
-        "footprints": {"fingerprint": "f", "device": "0", "size": 2**36, "source": "measured", "learned_at": 1.0},
+        "footprints": {
+            "fingerprint": "f", "devices": "0", "launches": 2, "mean": 2.5e10, "squares": 1.0, "largest": 2**36,
+            "weights": 2**35, "kv_cache": 2**34, "learned_at": 1.0,
+        },
         "starts": {
             "id": 1, "model": "a/b", "generation": 2, "launcher": "warm", "started_at": 1.0, "ready_at": None, "phases": "{}", "outcome": "failed",
             "reason": "no",

@@ -24,10 +24,10 @@ from vllm_mm.api.schemas import (
 )
 from vllm_mm.control.plan import Plan
 from vllm_mm.domain.estimates import Accuracy
+from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import TRANSITIONAL, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine.footprint import Footprint
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import ForeignProcess
 from vllm_mm.engine.views import InstanceView
@@ -79,6 +79,7 @@ def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOu
         args=dict(spec.args), env=dict(spec.env) if secrets else _masked(spec.env), command=list(spec.command),
         sim=dict(spec.sim), task=spec.task, aliases=list(spec.aliases),
         devices=DeviceWishOut(count=spec.devices.count, ids=list(spec.devices.ids)), memory=spec.memory,
+        kv_cache=spec.kv_cache,
         pinned=manager.pinned(spec), preload=spec.preload, priority=spec.priority, concurrency=spec.concurrency,
         idle=IdleOut(**asdict(spec.idle)), start=StartLimitsOut(**asdict(spec.start)), retry=RetryOut(**asdict(spec.retry)),
         sleep=SleepOut(**asdict(spec.sleep), why_not=manager.why_no_sleep(spec)),
@@ -93,7 +94,11 @@ def _masked(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def footprint(found: Footprint) -> FootprintOut:
-    return FootprintOut.model_validate({"per_device": found.per_device, "source": found.source})
+    return FootprintOut(
+        per_device=found.per_device, source=found.source, spread=found.spread, weights=found.parts.weights,
+        kv_cache=found.parts.kv_cache, overhead=found.parts.overhead, kv_tokens=found.kv_tokens,
+        kv_token_bytes=found.kv_token_bytes, samples=found.samples, learned_at=found.learned_at, notes=list(found.notes),
+    )  # fmt: skip
 
 
 def device(found: Device, ledger: Ledger, strangers: Sequence[ForeignProcess]) -> DeviceOut:

@@ -66,8 +66,26 @@ class InstanceOut(Out):
 
 
 class FootprintOut(Out):
+    """Sizes in bytes on each device."""
+
     per_device: int
+    """What is reserved."""
     source: Literal["declared", "learned", "estimated"]
+    spread: int
+    """Standard deviation of what its launches took; 0 unless learned from several."""
+    weights: int
+    kv_cache: int
+    overhead: int
+    """Runtime, activations, graphs. The three are 0 where only the sum is known."""
+    kv_tokens: int | None
+    """Tokens that the KV cache holds; null when that is not known."""
+    kv_token_bytes: int | None
+    """What one token takes in it."""
+    samples: int
+    """Launches that it was learned from."""
+    learned_at: float | None
+    notes: list[str]
+    """What was assumed, and what is not counted."""
 
 
 class DeviceWishOut(Out):
@@ -119,6 +137,8 @@ class ModelOut(Out):
     aliases: list[str]
     devices: DeviceWishOut
     memory: int | None
+    kv_cache: int | None
+    """Bytes on each device, where somebody said how much."""
     pinned: bool
     """As it is now: declared, or set by `pin` and `unpin`."""
     preload: bool

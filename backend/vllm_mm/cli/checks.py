@@ -22,7 +22,7 @@ from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.residency import Device, Ledger, NoPlacement, place
 from vllm_mm.domain.specs import GIB, EngineKind
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
-from vllm_mm.engine.footprint import footprint
+from vllm_mm.engine.footprints import Footprints
 from vllm_mm.settings import Settings, is_loopback
 
 VERSION_DEADLINE = 20.0
@@ -168,9 +168,9 @@ def declared_devices(settings: Settings) -> tuple[Device, ...]:
 
 def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
     """Whether each model could run alone."""
-    known = {device.id: device for device in here}
+    known, book = {device.id: device for device in here}, Footprints()
     for spec in catalog if here else ():
-        need = footprint(spec, known, {})
+        need = book.of(spec, here, catalog)
         answer = place(Ledger(known), spec.devices, need.per_device, (), 0.0, min_dwell=0.0, drain_busy=True)
         if isinstance(answer, NoPlacement):
             status = Status.FAIL if answer.permanent else Status.WARN
@@ -180,12 +180,12 @@ def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
 
 def fit_together(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
     """Whether those that are loaded at the start (`pinned` or `preload`) have room beside each other; one finding at most."""
-    known = {device.id: device for device in here}
+    known, book = {device.id: device for device in here}, Footprints()
     ledger = Ledger(known)
     kept: list[str] = []
     wanted = [spec for spec in catalog if spec.pinned or spec.preload] if here else []
     for spec in sorted(wanted, key=lambda s: not s.pinned):
-        need = footprint(spec, known, {}).per_device
+        need = book.of(spec, here, catalog).per_device
         alone, beside = (
             place(there, spec.devices, need, (), 0.0, min_dwell=0.0, drain_busy=True)
             for there in (Ledger(known), ledger)

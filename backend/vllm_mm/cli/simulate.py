@@ -15,6 +15,7 @@ from vllm_mm.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from vllm_mm.domain.footprint import Learned
     from vllm_mm.domain.residency import Device
     from vllm_mm.settings import Settings
     from vllm_mm.virtual.engine import VirtualModel
@@ -175,7 +176,7 @@ def _declared(
     from vllm_mm.control.declared import catalog  # noqa: PLC0415  # as above
     from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
     from vllm_mm.engine.command import can_sleep  # noqa: PLC0415  # as above
-    from vllm_mm.engine.footprint import footprint  # noqa: PLC0415  # as above
+    from vllm_mm.engine.footprints import Footprints  # noqa: PLC0415  # as above
     from vllm_mm.settings import parse_size  # noqa: PLC0415  # as above
     from vllm_mm.virtual.engine import EngineTimes  # noqa: PLC0415  # as above
     from vllm_mm.virtual.scenario import model_of, read_times, with_capacity  # noqa: PLC0415  # as above
@@ -192,14 +193,14 @@ def _declared(
     if not here:
         fail("there are no devices here; declare some in the configuration, with their memory")
     load_times: Mapping[str, float] = {}
-    sizes: Mapping[tuple[str, str], int] = {}
+    sizes: Mapping[tuple[str, str], Learned] = {}
     if learned:
         load_times, sizes = _learned(settings)
     given = read_times(times) if times is not None else {}
-    by_id = {device.id: device for device in here}
+    book = Footprints(learned=sizes)
     models = [
         model_of(
-            spec, footprint(spec, by_id, sizes).per_device, EngineTimes(), given=given, options=options,
+            spec, book.of(spec, here, known).per_device, EngineTimes(), given=given, options=options,
             learned=load_times.get(spec.id), can_sleep=can_sleep(spec, here),
         )
         for spec in known
@@ -207,7 +208,7 @@ def _declared(
     return Scenario(models, here, {name: spec.id for name, spec in known.names().items()}, settings)
 
 
-def _learned(settings: "Settings") -> "tuple[Mapping[str, float], Mapping[tuple[str, str], int]]":
+def _learned(settings: "Settings") -> "tuple[Mapping[str, float], Mapping[tuple[str, str], Learned]]":
     """What the server of this data directory has learned."""
     from vllm_mm.cli.database import run  # noqa: PLC0415  # as above
     from vllm_mm.clock import RealClock  # noqa: PLC0415  # as above
@@ -219,7 +220,7 @@ def _learned(settings: "Settings") -> "tuple[Mapping[str, float], Mapping[tuple[
     if url.startswith("sqlite") and not Path(path).exists():
         fail(f"nothing has been learned yet: there is no database {path}. Leave --learned out, or give --data-dir")
 
-    async def read() -> "tuple[Mapping[str, float], Mapping[tuple[str, str], int]]":
+    async def read() -> "tuple[Mapping[str, float], Mapping[tuple[str, str], Learned]]":
         database = Database(url)
         try:
             launches = Launches(database, RealClock())

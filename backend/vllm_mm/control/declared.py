@@ -40,6 +40,7 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         aliases=model.aliases,
         devices=DeviceWish(count=wish.count or len(wish.ids) or 1, ids=wish.ids),
         memory=model.memory,
+        kv_cache=model.kv_cache,
         pinned=model.pinned,
         preload=model.preload,
         priority=model.priority,

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from vllm_mm.domain.estimates import Kind, Span
+from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import LOADING, Goal, State
 from vllm_mm.domain.scheduling import Decision, Hold, Lane, Load, Refuse, Rules, View, decide
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine.footprint import Footprint
 from vllm_mm.engine.manager import ProcessManager
 
 

@@ -24,6 +24,8 @@ class Device:
     goes on until it fails by itself."""
     strangers: tuple[str, ...] = ()
     """Who uses what is `foreign`, as far as that is known, for people."""
+    total: int = 0
+    """What it has, where `capacity` was configured as less; 0: the same."""
 
     @property
     def usable(self) -> int:

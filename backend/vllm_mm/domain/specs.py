@@ -131,6 +131,8 @@ class ModelSpec:
     devices: DeviceWish = field(default_factory=DeviceWish)
     memory: int | None = None
     """Bytes per device that the engine takes; None means estimated, then learned."""
+    kv_cache: int | None = None
+    """Bytes of KV cache that it is given on each device; None means what its requests need, or all that is left."""
     pinned: bool = False
     preload: bool = False
     priority: int = 0
@@ -179,6 +181,7 @@ class ModelSpec:
                 "task",
                 "devices",
                 "memory",
+                "kv_cache",
                 "lora",
             }
         }

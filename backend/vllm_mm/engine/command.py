@@ -25,9 +25,8 @@ SOCKET_PATH_BYTES = 107
 _IPC_NAME_BYTES = 37
 """vLLM's own sockets are named TMPDIR/UUID4."""
 _TMP = "t"
-CPU_KV_CACHE_GIB = 4
-"""VLLM_CPU_KVCACHE_SPACE at most, when nobody says otherwise."""
-_CPU_OVERHEAD = GIB
+CPU_KV_CACHE = "VLLM_CPU_KVCACHE_SPACE"
+"""GiB of KV cache of vLLM's CPU build, a whole number. Without it the build wants 92 % of the machine's memory."""
 
 _OURS = {
     "uds": "the address is chosen for each launch",
@@ -108,10 +107,12 @@ def build(
     cache_dir: Path,
     sim_ledger: Path,
     python: str,
+    kv_cache: int = 0,
     base_env: Mapping[str, str] | None = None,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The argument list and the whole environment of one launch on the devices of `device_bytes`. What it inherits comes
-    from `base_env` (default: our own environment).
+    from `base_env` (default: our own environment). `kv_cache`: bytes of KV cache on each device, as far as the engine has to be
+    told.
 
     Raises ConfigError for what the spec must not say. No secret of ours is in either, but the one that `{api_key}` asks for.
     """
@@ -119,9 +120,9 @@ def build(
     sleeps = can_sleep(spec, chosen)
     match spec.engine:
         case EngineKind.VLLM:
-            argv = _vllm(spec, address, chosen, sleeps=sleeps)
+            argv = _vllm(spec, address, chosen, device_bytes, sleeps=sleeps)
         case EngineKind.SIM:
-            argv = _sim(spec, address, chosen, python, sim_ledger, sleeps=sleeps)
+            argv = _sim(spec, address, chosen, device_bytes, python, sim_ledger, sleeps=sleeps)
         case EngineKind.COMMAND:
             argv = _command(spec, address, engine_key(spec, token))
     env = _inherited(spec, os.environ if base_env is None else base_env)
@@ -140,8 +141,11 @@ def build(
     if gpus:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    elif spec.engine is EngineKind.VLLM and "kv-cache-memory-bytes" not in spec.arguments:
-        env.setdefault("VLLM_CPU_KVCACHE_SPACE", str(_cpu_kv_cache_gib(spec, chosen)))
+    elif spec.engine is EngineKind.VLLM:
+        if spec.kv_cache is not None or "kv-cache-memory-bytes" in spec.arguments:
+            env.pop(CPU_KV_CACHE, None)  # it would win over the argument
+        else:
+            env.setdefault(CPU_KV_CACHE, str(max(1, kv_cache // GIB)))
     env.update(_own_env(spec, token))
     env["SPT_NOENV"] = "1"  # a process that renames itself must not write over its environment (setproctitle)
     # Last: a title that is written over the environment nevertheless eats from its beginning.
@@ -169,16 +173,6 @@ def _own_env(spec: ModelSpec, token: str) -> dict[str, str]:
 def _inherited(spec: ModelSpec, base_env: Mapping[str, str]) -> dict[str, str]:
     dropped = _DROPPED | (_DROPPED_FOR_VLLM if spec.engine is EngineKind.VLLM else frozenset[str]())
     return {k: v for k, v in base_env.items() if k not in dropped and not k.startswith("VLLM_MM_")}
-
-
-def _cpu_kv_cache_gib(spec: ModelSpec, devices: Sequence[Device]) -> int:
-    """Whole GiB, as vLLM reads the variable. Half of what a declared size leaves beside the runtime, for the weights
-    need their part; undeclared, a quarter of a small machine."""
-    if spec.memory is not None:
-        size = (spec.memory - _CPU_OVERHEAD) // 2
-    else:
-        size = min((d.capacity for d in devices), default=CPU_KV_CACHE_GIB * 4 * GIB) // 4
-    return max(1, min(CPU_KV_CACHE_GIB, size // GIB))
 
 
 def _user_arguments(spec: ModelSpec) -> dict[str, ArgValue]:
@@ -217,7 +211,9 @@ def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _vllm(spec: ModelSpec, address: Address, devices: Sequence[Device], *, sleeps: bool) -> tuple[str, ...]:
+def _vllm(
+    spec: ModelSpec, address: Address, devices: Sequence[Device], reserved: Mapping[str, int], *, sleeps: bool
+) -> tuple[str, ...]:
     ours: dict[str, ArgValue] = {"disable-uvicorn-access-log": True, "enable-request-id-headers": True}
     if sleeps and any(d.kind == "gpu" for d in devices):  # the CPU build refuses to start with it
         ours["enable-sleep-mode"] = True
@@ -225,8 +221,11 @@ def _vllm(spec: ModelSpec, address: Address, devices: Sequence[Device], *, sleep
         ours["tensor-parallel-size"] = spec.devices.count
     arguments = _user_arguments(spec)
     gpus = [d for d in devices if d.kind == "gpu" and d.capacity > 0]
-    if spec.memory is not None and gpus and "kv-cache-memory-bytes" not in arguments:
-        ours["gpu-memory-utilization"] = _utilization(spec.memory, gpus)
+    if gpus:
+        # Also beside a given KV cache: what is checked at the start is this fraction, 0.92 without it.
+        ours["gpu-memory-utilization"] = _utilization(reserved, gpus)
+    if spec.kv_cache is not None:
+        ours["kv-cache-memory-bytes"] = spec.kv_cache
     if spec.lora:
         ours["enable-lora"] = True
         ours["lora-modules"] = [f"{name}={path}" for name, path in spec.lora.items()]
@@ -236,10 +235,11 @@ def _vllm(spec: ModelSpec, address: Address, devices: Sequence[Device], *, sleep
     return (spec.executable, "serve", *_model_and_address(spec, address), *_render(ours | arguments))
 
 
-def _utilization(memory: int, gpus: Sequence[Device]) -> float:
-    """vLLM's one fraction for all devices: none of them may give more than was reserved on it. Rounded down."""
-    fraction = memory / max(d.capacity for d in gpus)
-    return math.floor(max(0.0001, min(fraction, 0.99)) * 10_000) / 10_000
+def _utilization(reserved: Mapping[str, int], gpus: Sequence[Device]) -> float:
+    """vLLM's one fraction, for all devices and of all that each has: none may give more than was reserved on it. Rounded down,
+    but for what a division leaves."""
+    fraction = min(reserved[d.id] / max(d.capacity, d.total) for d in gpus)
+    return math.floor(max(0.0001, min(fraction, 0.99)) * 10_000 + 0.001) / 10_000
 
 
 def _model_and_address(spec: ModelSpec, address: Address) -> list[str]:
@@ -248,8 +248,9 @@ def _model_and_address(spec: ModelSpec, address: Address) -> list[str]:
 
 
 def _sim(
-    spec: ModelSpec, address: Address, devices: Sequence[Device], python: str, ledger: Path, *, sleeps: bool
-) -> tuple[str, ...]:
+    spec: ModelSpec, address: Address, devices: Sequence[Device], reserved: Mapping[str, int], python: str, ledger: Path,
+    *, sleeps: bool,
+) -> tuple[str, ...]:  # fmt: skip
     ours: dict[str, ArgValue] = {"disable-uvicorn-access-log": True, "enable-request-id-headers": True}
     if sleeps:
         ours["enable-sleep-mode"] = True
@@ -260,6 +261,10 @@ def _sim(
         arguments["enable-sleep-mode"] = None
     profile: dict[str, ArgValue] = {}
     simulated = [d for d in devices if d.kind == "sim"]
+    if spec.kv_cache is not None:
+        ours["kv-cache-memory-bytes"] = spec.kv_cache
+    elif spec.memory is not None and simulated and "kv_cache" not in spec.sim:
+        ours["gpu-memory-utilization"] = _utilization(reserved, simulated)
     if simulated:
         profile["device"] = ",".join(d.id for d in simulated)
         profile["device_memory"] = min(d.capacity for d in simulated)

@@ -7,7 +7,7 @@ Inputs are handled one after another, to the end, in the turn of the event loop 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,6 +101,11 @@ class ModelInstance:
     def memory(self) -> int:
         """Bytes that the process tree used when it was last measured."""
         return self._run.memory if self._run is not None else 0
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Of the process tree when it was last measured."""
+        return self._run.pids if self._run is not None else ()
 
     def tail(self, lines: int) -> tuple[str, ...]:
         """The last lines of the log of the current or last launch."""

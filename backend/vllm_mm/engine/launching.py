@@ -30,11 +30,11 @@ def intent(spec: ModelSpec, loading: Loading, places: Places, wall: float) -> La
 
 
 def plan(
-    spec: ModelSpec, generation: int, record: LaunchRecord, places: Places, devices: Sequence[Device]
+    spec: ModelSpec, generation: int, record: LaunchRecord, places: Places, devices: Sequence[Device], kv_cache: int
 ) -> LaunchPlan:
-    """What the launcher carries out for `record`, which is that of `intent`."""
+    """What the launcher carries out for `record`, which is that of `intent`. `kv_cache`: bytes of it on each device."""
     argv, env = command.build(
-        spec, address=record.address, device_bytes=record.device_bytes, devices=devices, workdir=record.workdir,
+        spec, address=record.address, device_bytes=record.device_bytes, devices=devices, kv_cache=kv_cache, workdir=record.workdir,
         token=record.token, owner=places.owner, cache_dir=places.cache, sim_ledger=places.sim_ledger,
         python=places.python, base_env=places.environment,
     )  # fmt: skip

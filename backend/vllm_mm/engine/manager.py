@@ -21,6 +21,7 @@ from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import launching, survey
 from vllm_mm.engine.acts import Acts
+from vllm_mm.engine.footprints import Footprints
 from vllm_mm.engine.instance import ModelInstance, Tools
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.leasing import Leasing, WaitingRoom
@@ -48,6 +49,7 @@ class ProcessManager(Acts):
 
     def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:
         super().__init__(catalog, tools, policy)
+        self._footprints = Footprints(places.environment)
         self._places = places
         self._swap_inflight = asyncio.Lock()
         self._loading_events: dict[str, Loading] = {}
@@ -302,7 +304,8 @@ class ProcessManager(Acts):
 
     def plan_launch(self, spec: ModelSpec, generation: int) -> LaunchPlan:
         record = self._intent(spec, self._loading_events[spec.id])
-        return launching.plan(spec, generation, record, self._places, self.devices())
+        kv_cache = self.footprint(spec).parts.kv_cache
+        return launching.plan(spec, generation, record, self._places, self.devices(), kv_cache)
 
     def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:
         return launching.intent(spec, loading, self._places, self._tools.clock.wall())
@@ -318,6 +321,8 @@ class ProcessManager(Acts):
             self._room.leave(model)
         if before.state in lc.LOADING:
             self._room.profiled(model)
+        if before.state is State.STARTING and after.state is not State.READY:
+            self._learn_from_failure(instance)
         if before.state in lc.LIVE and after.state not in lc.LIVE:
             self._room.release(model)
         if on_its_way_out(after) and self._policy.on_teardown is OnTeardown.RETRY:
@@ -391,6 +396,20 @@ class ProcessManager(Acts):
         self.device_alerts.look(self._room.ledger, self._tools.inventory.foreign_processes())
         if self._room.ledger.devices != before:
             self._waiting.kick()
+
+    def exceeded(self, model: str, used: Mapping[str, int]) -> None:
+        """Its engine was seen to use more than was reserved on these devices (bytes): the reservation follows."""
+        reservation = self._room.ledger.reservations.get(model)
+        if reservation is None:
+            return
+        before = {device: reservation.device_bytes.get(device, 0) for device in used}
+        self._room.resize(model, {**reservation.device_bytes, **used})
+        self._emit(
+            "footprint.exceeded",
+            model,
+            "its engine uses more than was reserved",
+            {"reserved": before, "used": dict(used)},
+        )
 
     @property
     def wants_memory(self) -> bool:

@@ -1,12 +1,13 @@
 """What the engine layer needs from its neighbours: launching, remembering, telling. Implemented elsewhere, wired in main."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from vllm_mm.domain.estimates import Kind, Times
 from vllm_mm.domain.events import Event
+from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device, gib
 from vllm_mm.domain.specs import LauncherKind
@@ -97,6 +98,11 @@ class EngineProcess(Protocol):
         """Bytes of memory that the whole tree uses now (proportional set size where it can be read)."""
         ...
 
+    @property
+    def pids(self) -> Collection[int]:
+        """Of the whole tree, at the latest `rss`."""
+        ...
+
     async def exited(self) -> ExitStatus:
         """Returns when the leader is gone (pidfd: at once). Leaves the rest of the tree as it is. May be awaited often."""
         ...
@@ -161,11 +167,11 @@ class LaunchStore(Protocol):
 
     async def all(self) -> Sequence[LaunchRecord]: ...
 
-    async def footprints(self) -> Mapping[tuple[str, str], int]:
-        """Learned bytes per device by (spec fingerprint, device id)."""
+    async def footprints(self) -> Mapping[tuple[str, str], Learned]:
+        """What launches took, by (spec fingerprint, device set)."""
         ...
 
-    async def learn(self, fingerprint: str, device: str, size: int, source: str) -> None: ...
+    async def learn(self, fingerprint: str, devices: str, known: Learned) -> None: ...
 
     async def record_start(
         self, model: str, generation: int, started_at: float, ready_at: float | None,
@@ -221,6 +227,11 @@ class Inventory(Protocol):
 
     async def refresh(self, deadline: float = 5.0) -> Sequence[Device]:
         """A new reading; the last one where it takes longer than `deadline` seconds."""
+        ...
+
+    def use(self, pids: Collection[int]) -> Mapping[str, int]:
+        """Bytes that these processes together held on each device at the latest reading. Devices on which that cannot be told
+        (the host's memory; drivers in containers) are left out. Cheap, no I/O."""
         ...
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:

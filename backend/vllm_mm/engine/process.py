@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from vllm_mm.clock import Clock
 from vllm_mm.engine import leftovers, procfs
@@ -209,6 +209,7 @@ class LocalProcess:
         self._gone = False
         self._hunt = Hunt(Launch(record.token, ProcessId(record.pid, record.start_ticks)))
         self._memory = (0.0, 0)
+        self._alive: tuple[int, ...] = ()
         self._memory_lock = threading.Lock()
         self._shm = leftovers.SharedMemory(record.started_at)
         self._parts = Parts(ProcessId(record.pid, record.start_ticks), tail.poll)
@@ -235,8 +236,12 @@ class LocalProcess:
                 alive = [stat.pid for stat in self._hunt.scan().values() if not stat.dead]
                 size = sum(procfs.memory(pid) for pid in alive)
                 self._shm.observe(alive)
-                self._memory = (now, size)
+                self._memory, self._alive = (now, size), tuple(alive)
             return size
+
+    @property
+    def pids(self) -> Collection[int]:
+        return self._alive
 
     async def exited(self) -> ExitStatus:
         return await asyncio.shield(self._exit)

@@ -1,24 +1,27 @@
 """What there is: the instances, the memory that is promised and held, and what earlier loads taught. Decides nothing."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import UnknownModel
 from vllm_mm.domain.estimates import Span
+from vllm_mm.domain.footprint import Footprint, Learned
 from vllm_mm.domain.lifecycle import Goal, Instance, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import why_no_sleep
 from vllm_mm.engine.devices.alerts import DeviceAlerts
 from vllm_mm.engine.estimator import Estimator
-from vllm_mm.engine.footprint import Footprint, footprint
+from vllm_mm.engine.footprints import Footprints
+from vllm_mm.engine.footprints.sample import profiled
 from vllm_mm.engine.forecast import Forecast
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.ports import ForeignProcess
-from vllm_mm.engine.room import Room
+from vllm_mm.engine.room import PROFILES_MEMORY, Room
 from vllm_mm.engine.tools import Tools
 
 TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
@@ -40,7 +43,9 @@ class Registry(ABC):
         self._instances: dict[str, ModelInstance] = {}
         self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
         self.device_alerts = DeviceAlerts(tools.journal)
-        self._learned: dict[tuple[str, str], int] = {}
+        self._footprints = Footprints()
+        self._sized: dict[str, Footprint] = {}
+        self._sized_for: tuple[Mapping[str, Device], Catalog] | None = None
         self.estimator = Estimator(tools.store, tools.clock, lambda: self.catalog, policy.drain_timeout)
         self.forecast = Forecast(
             self.estimator, tools.clock, self._instances, self.loading, self.eviction_goal, self._room.profilers
@@ -55,7 +60,9 @@ class Registry(ABC):
 
     async def load_memory(self) -> None:
         """Read what earlier runs learned: footprints, and how long things take."""
-        self._learned = dict(await self._tools.store.footprints())
+        self._footprints.load(await self._tools.store.footprints())
+        await asyncio.to_thread(self._footprints.prepare, tuple(self.catalog), self.devices())
+        self._sized.clear()
         self.estimator.remember(await self._tools.store.times())
 
     def require(self, model: str) -> ModelInstance:
@@ -100,12 +107,40 @@ class Registry(ABC):
         sleep; another engine can if its operator says that it sleeps as vLLM does."""
         return self.can_sleep(spec)
 
-    def learned(self, fingerprint: str, device: str, size: int) -> None:
-        """A footprint was measured (bytes)."""
-        self._learned[fingerprint, device] = size
+    def learned(self, fingerprint: str, devices: Collection[str]) -> Learned:
+        """What the launches of that spec took on that set of devices."""
+        return self._footprints.learned(fingerprint, devices)
+
+    def learn(self, fingerprint: str, devices: Collection[str], known: Learned) -> None:
+        """From the next start on it counts."""
+        self._footprints.learn(fingerprint, devices, known)
+        self._sized.clear()
+
+    def _learn_from_failure(self, instance: ModelInstance) -> None:
+        """A start that failed after it had measured its memory has told what it needs: the next one is given that."""
+        spec, reservation = instance.spec, self._room.ledger.reservations.get(instance.spec.id)
+        kinds = {d.kind for d in self.devices() if reservation is not None and d.id in reservation.device_bytes}
+        if reservation is None or spec.kv_cache is not None or not kinds <= PROFILES_MEMORY:
+            return
+        found = profiled(instance.facts, min(reservation.device_bytes.values()))
+        if found is not None:
+            known = self.learned(spec.fingerprint, reservation.device_bytes)
+            if found.fixed > known.largest:
+                self.learn(
+                    spec.fingerprint, reservation.device_bytes, known.grew(found.fixed, self._tools.clock.wall())
+                )
 
     def footprint(self, spec: ModelSpec) -> Footprint:
-        return footprint(spec, self._room.ledger.devices, self._learned)
+        """What to reserve for it on each of its devices, as things are now. Asked for in every round of the scheduler: reckoned
+        again only when a reading of the devices, the catalog, or something that was learned is new."""
+        now = (self._room.ledger.devices, self.catalog)
+        if self._sized_for is None or any(a is not b for a, b in zip(now, self._sized_for, strict=True)):
+            self._sized.clear()
+            self._sized_for = now
+        found = self._sized.get(spec.fingerprint)
+        if found is None:
+            found = self._sized[spec.fingerprint] = self._footprints.of(spec, self.devices(), self.catalog)
+        return found
 
     def eviction_goal(self, instance: ModelInstance) -> Goal:  # noqa: ARG002  # the tiers will look at it
         """Where an eviction of it for another's room would lead."""

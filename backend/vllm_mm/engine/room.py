@@ -101,6 +101,10 @@ class Room:
         """An adopted engine has its memory already; a fact, whether or not it fits."""
         self._set(self.ledger.adopt(model, device_bytes))
 
+    def resize(self, model: str, device_bytes: Mapping[str, int]) -> None:
+        """It was seen to use that much; a fact, whether or not it fits. Raises ValueError without a reservation."""
+        self._set(self.ledger.resize(model, device_bytes))
+
     def observe(self, devices: Sequence[Device]) -> None:
         """Fresh readings."""
         self._set(self.ledger.with_devices(devices))

@@ -7,7 +7,7 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -74,6 +74,8 @@ class Run:
         """The end of the log, once the run is over."""
         self.memory = 0
         """Bytes that the process tree used when it was last measured."""
+        self.pids: Collection[int] = ()
+        """Of that tree, at that moment."""
         self._actor = actor
         self._tools = tools
         self._launching: asyncio.Task[EngineProcess] | None = None
@@ -106,6 +108,7 @@ class Run:
         """Bytes that the process tree uses now; reads /proc, in a thread."""
         process = self.process
         self.memory = await asyncio.to_thread(process.rss) if process is not None else 0
+        self.pids = process.pids if process is not None else ()
         return self.memory
 
     async def metrics(self) -> str:

@@ -15,22 +15,26 @@ def weight_files(spec: ModelSpec, environment: Mapping[str, str]) -> tuple[Path,
     loaded; nothing when they are not here (yet). `environment` is that of the engine. Blocking: looks into folders."""
     if spec.engine is not EngineKind.VLLM:
         return ()
-    folder = _folder(spec, {**environment, **spec.env})
-    if folder is None:
-        return ()
+    folder = model_folder(spec, {**environment, **spec.env})
+    return safetensors_in(folder) if folder is not None else ()
+
+
+def safetensors_in(folder: Path) -> tuple[Path, ...]:
+    """The *.safetensors that vLLM loads from a model's folder, in that order."""
     # vLLM takes the parts alone where there is a consolidated file besides (model_loader/weight_utils.py).
     files = sorted(f for f in folder.glob("*.safetensors") if f.is_file())
     parts = [f for f in files if not f.name.startswith("consolidated")]
     return tuple(parts or files)
 
 
-def _folder(spec: ModelSpec, environment: Mapping[str, str]) -> Path | None:
+def model_folder(spec: ModelSpec, environment: Mapping[str, str]) -> Path | None:
+    """Where the files of a model are on this machine; None when they are not. Blocking."""
     name = spec.model or spec.id
     if Path(name).is_dir():
         return Path(name)
     if not _REPOSITORY.fullmatch(name):
         return None
-    repository = _hub(spec, environment) / f"models--{name.replace('/', '--')}"
+    repository = hub(spec, environment) / f"models--{name.replace('/', '--')}"
     revision = _argument(spec, "revision") or "main"
     with contextlib.suppress(OSError):  # a commit's own name, or nothing there
         revision = (repository / "refs" / revision).read_text().strip()
@@ -38,7 +42,7 @@ def _folder(spec: ModelSpec, environment: Mapping[str, str]) -> Path | None:
     return snapshot if snapshot.is_dir() else None
 
 
-def _hub(spec: ModelSpec, environment: Mapping[str, str]) -> Path:
+def hub(spec: ModelSpec, environment: Mapping[str, str]) -> Path:
     """As huggingface_hub finds its cache (huggingface_hub/constants.py), or vLLM's --download-dir."""
     if directory := _argument(spec, "download-dir"):
         return Path(directory)

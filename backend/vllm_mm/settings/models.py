@@ -106,6 +106,9 @@ class ModelConfig(Section):
     devices: DeviceWishConfig = DeviceWishConfig()
     memory: AutoSize = None
     """Bytes that it takes on each device; auto is estimated at first and then learned."""
+    kv_cache: AutoSize = None
+    """Bytes of KV cache that it is given on each device. auto: all that is left on a GPU that no other model wants, else enough
+    for 4 requests of the greatest length or 32,768 tokens, as far as there is room."""
     pinned: bool = False
     """Never swapped out for another model, never put to sleep or stopped for being idle."""
     preload: bool = False

@@ -104,6 +104,8 @@ def core_steps(options: Options, elapsed: Callable[[], float]) -> Iterator[Step]
         yield Info("backends.py:988", "Using cache directory: torch_compile_cache/sim for vLLM's torch.compile")
         yield Wait(profile.compile)
         yield Info("monitor.py:53", f"torch.compile took {profile.compile:.2f} s in total")
+    if options.kv_cache_left is not None and options.kv_cache_left <= 0:  # told before it is found to be too little
+        yield Info("gpu_worker.py:473", f"Available KV cache memory: {gib(options.kv_cache_left):.2f} GiB")
     yield Enter("kv_cache")
     tokens = kv_tokens(options)
     yield Info("gpu_worker.py:473", f"Available KV cache memory: {gib(rank_kv_cache(options)):.2f} GiB")

@@ -9,6 +9,8 @@ from vllm_mm.sim.loading import rank_kv_cache, rank_weights
 from vllm_mm.sim.options import Options
 from vllm_mm.vocabulary.quantities import gib
 
+NO_CACHE = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
+
 
 class LoadError(Exception):
     """The load cannot go on; the message is vLLM's."""
@@ -38,6 +40,7 @@ class Memory:
         self._weights = rank_weights(options)
         self._kv_cache = rank_kv_cache(options)
         self._overhead = options.profile.overhead
+        self._share = options.memory_share
         self._residual = options.profile.sleep_residual
 
     def check_start(self) -> None:
@@ -45,6 +48,8 @@ class Memory:
         if self._ledger is None:
             return
         desired = self._weights + self._kv_cache + self._overhead
+        if self._share is not None:
+            desired = int(self._capacity * self._share)
         for rank in self._ranks:
             free = ledger.free(self._ledger, rank.device, self._capacity)
             if free < desired:
@@ -66,10 +71,7 @@ class Memory:
         try:
             self.hold(weights=True, kv_cache=True)
         except ledger.DoesNotFitError:
-            raise LoadError(
-                "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-                "initializing the engine."
-            ) from None
+            raise LoadError(NO_CACHE) from None
 
     def hold(self, *, weights: bool, kv_cache: bool) -> None:
         """Set the claim of each rank. Raises ledger.DoesNotFitError, and then changes nothing."""
@@ -103,8 +105,10 @@ def out_of_memory(error: ledger.DoesNotFitError, capacity: int) -> str:
 
 
 def check_max_model_len(options: Options) -> None:
-    """Raises LoadError when one request of full length does not fit into the cache."""
+    """Raises LoadError when one request of full length does not fit into the cache, or nothing does."""
     profile = options.profile
+    if options.kv_cache_left is not None and options.kv_cache_left <= 0:
+        raise LoadError(NO_CACHE)
     needed = options.max_model_len * profile.kv_bytes_per_token
     if profile.task == "generate" and needed > profile.kv_cache:
         raise LoadError(

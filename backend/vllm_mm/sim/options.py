@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from vllm_mm.sim.profile import Profile, parse_pairs
 from vllm_mm.vocabulary import faults
 from vllm_mm.vocabulary.profile import KEYS
-from vllm_mm.vocabulary.quantities import parse_count
+from vllm_mm.vocabulary.quantities import parse_count, parse_size
 
 VERSION = "0.32.0"
 """The version of vLLM that is imitated, and that /version shows."""
 
 _WITHOUT_MEANING = (
-    "--dtype", "--gpu-memory-utilization", "--seed", "--kv-cache-dtype", "--quantization", "--tokenizer", "--revision",
+    "--dtype", "--seed", "--kv-cache-dtype", "--quantization", "--tokenizer", "--revision",
     "--max-num-batched-tokens", "--task", "--runner", "--block-size", "--swap-space", "--uvicorn-log-level",
     "--max-logprobs", "--load-format", "--tool-call-parser", "--reasoning-parser",
 )  # fmt: skip
@@ -37,6 +37,10 @@ class Options:
     max_model_len: int
     enable_sleep_mode: bool
     tensor_parallel_size: int
+    memory_share: float | None
+    """Of each device, that weights, overhead and cache may take together; None: as much as the profile says."""
+    kv_cache_left: int | None
+    """What that leaves for the cache of each rank, and may be less than nothing."""
     shutdown_timeout: float
     api_keys: tuple[str, ...]
     request_id_headers: bool
@@ -64,6 +68,12 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         )
     if known.max_num_seqs is not None:
         profile = replace(profile, max_num_seqs=known.max_num_seqs)
+    ranks, left = known.tensor_parallel_size, None
+    if known.kv_cache_memory_bytes is not None:
+        profile = replace(profile, kv_cache=known.kv_cache_memory_bytes * ranks)
+    elif known.gpu_memory_utilization is not None:
+        left = int(profile.device_memory * known.gpu_memory_utilization) - profile.weights // ranks - profile.overhead
+        profile = replace(profile, kv_cache=max(0, left) * ranks)
     return Options(
         model=known.model,
         served_names=tuple(known.served_model_name or (known.model,)),
@@ -73,6 +83,8 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         max_model_len=known.max_model_len or min(8192, max(1, profile.kv_cache // max(1, profile.kv_bytes_per_token))),
         enable_sleep_mode=known.enable_sleep_mode,
         tensor_parallel_size=known.tensor_parallel_size,
+        memory_share=known.gpu_memory_utilization,
+        kv_cache_left=left,
         shutdown_timeout=known.shutdown_timeout,
         api_keys=tuple(known.api_key or ()) or tuple(filter(None, [environ.get("VLLM_API_KEY", "")])),
         request_id_headers=known.enable_request_id_headers,
@@ -83,6 +95,23 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         keep_alive=float(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),
         profile=profile,
     )
+
+
+def _share(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no fraction of a device's memory, such as 0.9")
+    return found
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _count(text: str) -> int:
@@ -113,6 +142,13 @@ def _parser() -> argparse.ArgumentParser:
         help="tokens of prompt and answer together (8192, or what the cache holds)",
     )
     add("--max-num-seqs", type=_count, metavar="N", help="sequences that run at once; the same as --sim max_num_seqs=N")
+    add(
+        "--gpu-memory-utilization",
+        type=_share,
+        metavar="F",
+        help="share of each device for weights, overhead and cache together; the cache gets what is left",
+    )
+    add("--kv-cache-memory-bytes", type=_bytes, metavar="N", help="KV cache of each rank, whatever the share leaves")
     add("--enable-sleep-mode", action="store_true", help="without it /sleep answers 200 and frees nothing, as in vLLM")
     add(
         "--tensor-parallel-size",

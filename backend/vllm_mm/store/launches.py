@@ -8,6 +8,7 @@ from sqlalchemy import Row, delete, func, insert, select
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.estimates import RECENT, Kind, Times, start_kind
+from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.launches import Address, LaunchRecord, StartRecord
 from vllm_mm.store.database import Database
 from vllm_mm.store.tables import Footprint, Instance, Start, Timing
@@ -36,23 +37,31 @@ class Launches:
         async with self._database.read() as connection:
             return [_record(row) for row in await connection.execute(select(Instance).order_by(Instance.model))]
 
-    async def footprints(self) -> Mapping[tuple[str, str], int]:
-        """Learned bytes per device by (spec fingerprint, device id)."""
+    async def footprints(self) -> Mapping[tuple[str, str], Learned]:
+        """What launches took, by (spec fingerprint, device set)."""
         async with self._database.read() as connection:
-            rows = await connection.execute(select(Footprint.fingerprint, Footprint.device, Footprint.size))
-            return {(row.fingerprint, row.device): row.size for row in rows}
+            return {
+                (row.fingerprint, row.devices): Learned(
+                    row.launches, row.mean, row.squares, row.largest, row.weights, row.kv_cache, row.learned_at
+                )
+                for row in await connection.execute(select(Footprint))
+            }
 
-    async def learn(self, fingerprint: str, device: str, size: int, source: str) -> None:
-        """The latest value counts."""
+    async def learn(self, fingerprint: str, devices: str, known: Learned) -> None:
+        """Insert or replace what is known of that spec on that device set."""
         values = {
             "fingerprint": fingerprint,
-            "device": device,
-            "size": size,
-            "source": source,
-            "learned_at": self._clock.wall(),
+            "devices": devices,
+            "launches": known.count,
+            "mean": known.mean,
+            "squares": known.squares,
+            "largest": known.largest,
+            "weights": known.weights,
+            "kv_cache": known.kv_cache,
+            "learned_at": known.at,
         }
         async with self._database.write() as connection:
-            await connection.execute(self._database.upsert(Footprint, "fingerprint", "device"), values)
+            await connection.execute(self._database.upsert(Footprint, "fingerprint", "devices"), values)
 
     async def record_start(
         self,

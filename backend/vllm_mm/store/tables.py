@@ -68,13 +68,18 @@ class Instance(Base):
 
 
 class Footprint(Base):
-    """Memory that a spec was seen to take on a device."""
+    """Memory that the launches of a spec took on each device of a set, beside the KV cache. `squares`: the sum of the squared
+    distances from the mean (Welford)."""
 
     __tablename__ = "footprints"
     fingerprint: Mapped[str] = mapped_column(String(64), primary_key=True)
-    device: Mapped[str] = mapped_column(String(128), primary_key=True)
-    size: Mapped[int] = mapped_column(BigInteger)
-    source: Mapped[str] = mapped_column(String(64))
+    devices: Mapped[str] = mapped_column(String(512), primary_key=True)
+    launches: Mapped[int]
+    mean: Mapped[float]
+    squares: Mapped[float]
+    largest: Mapped[int] = mapped_column(BigInteger)
+    weights: Mapped[int] = mapped_column(BigInteger)
+    kv_cache: Mapped[int] = mapped_column(BigInteger)
     learned_at: Mapped[float]
 
 

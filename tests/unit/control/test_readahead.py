@@ -18,6 +18,8 @@ from vllm_mm.engine.readahead import MARGIN
 MIB = 2**20
 SIZE = 20 * MIB
 PLENTY = 100 * 2**30
+HEAD = 128 * 1024
+"""Of each file that may have been read already: its footprint is estimated from it, and the kernel reads a little more."""
 
 
 @dataclass
@@ -73,12 +75,12 @@ async def test_the_weights_of_the_last_used_model_are_read(folders: Folders) -> 
     async with world(folders.spec("a"), folders.spec("b")) as w:
         await used(w, "a")
         it = reader(w)
-        assert await it.look() == SIZE
+        assert SIZE - HEAD <= await it.look() <= SIZE
         assert folders.cached("a") == SIZE
-        assert folders.cached("b") == 0, "nobody ever used it"
+        assert folders.cached("b") <= HEAD, "nobody ever used it"
         told = {v.model: v for v in it.view().models}
         assert (told["a"].size, told["a"].cached, told["a"].measured, told["a"].kept) == (SIZE, SIZE, True, True)
-        assert (told["b"].cached, told["b"].kept) == (0, False)
+        assert (told["b"].cached <= HEAD, told["b"].kept) == (True, False)
         assert await it.look() == 0
 
 
@@ -116,7 +118,7 @@ async def test_the_budget_is_respected(folders: Folders) -> None:
     async with world(folders.spec("a", preload=True), folders.spec("b")) as w:
         await used(w, "b")
         it = reader(w, budget=SIZE + 8 * MIB)
-        assert await it.look() == SIZE + 8 * MIB
+        assert SIZE + 8 * MIB - 2 * HEAD <= await it.look() <= SIZE + 8 * MIB
         assert folders.cached("a") == SIZE
         # The kernel reads a little beyond what it is asked for.
         assert 8 * MIB <= folders.cached("b") < SIZE

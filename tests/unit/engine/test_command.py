@@ -29,11 +29,13 @@ def build(
     env: Mapping[str, str] | None = None,
     address: Address = SOCKET,
     chosen: tuple[str, ...] | None = None,
+    kv_cache: int = 0,
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     return command.build(
         spec,
         address=address,
-        device_bytes=dict.fromkeys(chosen or [d.id for d in devices], GIB),
+        device_bytes=dict.fromkeys(chosen or [d.id for d in devices], spec.memory or 8 * GIB),
+        kv_cache=kv_cache,
         devices=devices,
         workdir=WORK,
         token="tok",
@@ -157,18 +159,42 @@ def test_a_declared_size_becomes_the_fraction_of_the_largest_device() -> None:
     assert option(argv, "--gpu-memory-utilization") == ["0.3333"]
     argv, _ = build(vllm(memory=10 * GIB, args={"gpu-memory-utilization": 0.5}), GPUS[:1])
     assert option(argv, "--gpu-memory-utilization") == ["0.5"]
-    assert "--gpu-memory-utilization" not in build(vllm(), GPUS[:1])[0]
     assert "--gpu-memory-utilization" not in build(vllm(memory=GIB))[0]
 
 
-@pytest.mark.parametrize(
-    ("memory", "capacity", "expected"),
-    [(None, 32, "4"), (None, 8, "2"), (None, 2, "1"), (3 * GIB, 32, "1"), (GIB, 32, "1"), (64 * GIB, 128, "4")],
-)
-def test_the_kv_cache_on_the_cpu_is_whole_gib(memory: int | None, capacity: int, expected: str) -> None:
+def test_what_is_reserved_becomes_the_fraction_when_nothing_is_declared() -> None:
+    """Of all that the device has, also where it was configured as smaller: vLLM takes its share of the whole."""
+    assert option(build(vllm(), GPUS[:1])[0], "--gpu-memory-utilization") == ["0.1"]
+    half = replace(GPUS[0], capacity=40 * GIB, total=80 * GIB)
+    assert option(build(vllm(), (half,))[0], "--gpu-memory-utilization") == ["0.1"]
+    whole = replace(GPUS[0], capacity=int(7.3636 * GIB))
+    spec = vllm(memory=int(whole.capacity * 0.92))
+    assert option(build(spec, (whole,))[0], "--gpu-memory-utilization") == ["0.92"], "not 0.9199 for a lost byte"
+
+
+def test_a_given_kv_cache_is_told_in_bytes() -> None:
+    """Beside the fraction, which is what vLLM checks the free memory with; on the CPU the variable would win over it."""
+    argv, _ = build(vllm(kv_cache=3 * GIB), GPUS[:1])
+    assert option(argv, "--kv-cache-memory-bytes") == [str(3 * GIB)]
+    assert option(argv, "--gpu-memory-utilization") == ["0.1"]
+    argv, env = build(vllm(kv_cache=3 * GIB), env={"VLLM_CPU_KVCACHE_SPACE": "8"}, kv_cache=3 * GIB)
+    assert option(argv, "--kv-cache-memory-bytes") == [str(3 * GIB)]
+    assert "VLLM_CPU_KVCACHE_SPACE" not in env
+
+
+@pytest.mark.parametrize(("kv_cache", "expected"), [(0, "1"), (GIB, "1"), (2 * GIB, "2"), (3 * GIB - 1, "2")])
+def test_the_kv_cache_on_the_cpu_is_whole_gib(kv_cache: int, expected: str) -> None:
     """vLLM reads the variable with int(), and without it wants 92 % of the machine's memory."""
-    _, env = build(vllm(memory=memory), (replace(CPU, capacity=capacity * GIB),))
-    assert env["VLLM_CPU_KVCACHE_SPACE"] == expected
+    assert build(vllm(), kv_cache=kv_cache)[1]["VLLM_CPU_KVCACHE_SPACE"] == expected
+
+
+def test_a_simulated_engine_is_told_its_memory_as_vllm_would_be() -> None:
+    """The fraction where only the sum is declared, the bytes of KV cache where those are, nothing where its profile says it."""
+    sim = ModelSpec(id="m", engine=EngineKind.SIM)
+    assert option(build(replace(sim, memory=6 * GIB), SIM[:1])[0], "--gpu-memory-utilization") == ["0.25"]
+    assert option(build(replace(sim, kv_cache=GIB), SIM[:1])[0], "--kv-cache-memory-bytes") == [str(GIB)]
+    for quiet in (sim, replace(sim, memory=6 * GIB, sim={"kv_cache": "2GiB"})):
+        assert not {"--gpu-memory-utilization", "--kv-cache-memory-bytes"} & set(build(quiet, SIM[:1])[0])
 
 
 def test_the_kv_cache_on_the_cpu_is_the_users_if_given() -> None:

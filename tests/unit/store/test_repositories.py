@@ -9,6 +9,7 @@ import pytest
 
 from fakes import FakeClock
 from vllm_mm.domain.estimates import Kind
+from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.keys import Scope, digest
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -70,12 +71,13 @@ class TestLaunches:
         assert await store.all() == []
 
     async def test_footprints(self, database: Database) -> None:
-        """By fingerprint and device; the latest counts; sizes beyond 32 bits."""
+        """By fingerprint and device set; the latest counts; sizes beyond 32 bits."""
         store = Launches(database, FakeClock())
-        await store.learn("f", "0", 1, "estimated")
-        await store.learn("f", "0", 2**40, "measured")
-        await store.learn("f", "1", 5, "measured")
-        assert await store.footprints() == {("f", "0"): 2**40, ("f", "1"): 5}
+        large = Learned().launched(2**40, 1.0, weights=2**39, kv_cache=2**38).launched(2**41, 2.0)
+        await store.learn("f", "0", Learned().launched(1, 0.5))
+        await store.learn("f", "0", large)
+        await store.learn("f", "0,1", Learned().launched(5, 3.0))
+        assert await store.footprints() == {("f", "0"): large, ("f", "0,1"): Learned().launched(5, 3.0)}
 
     async def test_times(self, database: Database) -> None:
         """The recent good starts, with their phases in order: failures and old ones do not count."""

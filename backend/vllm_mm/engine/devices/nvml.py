@@ -63,6 +63,7 @@ class NvmlInventory(PolledInventory):
         foreign: list[ForeignProcess] = []
         faults: dict[str, str] = {}
         missed: dict[str, str] = {}
+        held: dict[str, dict[int, int]] = {}
         ours_run: bool | None = None
         for gpu in self._source():
             device = self._known(gpu)
@@ -84,6 +85,8 @@ class NvmlInventory(PolledInventory):
             for pid, size in gpu.processes:
                 if self._ours(pid):
                     own += size or 0
+                    if size is not None:
+                        held.setdefault(device, {})[pid] = size
                     known = known and size is not None
                 else:
                     stat = procfs.read_stat(pid)
@@ -103,11 +106,12 @@ class NvmlInventory(PolledInventory):
                     headroom=self._headroom if headroom is None else headroom,
                     foreign=self._beyond(self._baseline.get(device, 0), gpu.total, capacity),
                     kind=self.kind,
+                    total=gpu.total,
                     name=gpu.name,
                 )
             )
             foreign += others
-        return Reading(devices, foreign, faults, missed)
+        return Reading(devices, foreign, faults, missed, held)
 
     @staticmethod
     def _beyond(used: int, total: int, capacity: int | None) -> int:

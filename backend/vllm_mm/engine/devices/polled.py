@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
@@ -88,6 +88,8 @@ class Reading:
     """Why a device is not fit for use, where the reading says so; its figures may be missing then."""
     missed: Mapping[str, str] = field(default_factory=dict[str, str])
     """Why a device could not be read, though it should be there."""
+    held: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
+    """Bytes of engines of ours by device and pid; only of devices and pids where that is told."""
 
 
 class PolledInventory(ABC):
@@ -109,6 +111,7 @@ class PolledInventory(ABC):
         self._health: dict[str, Health] = {}
         self._flight: asyncio.Task[None] | None = None
         self._taken_at = clock.now()
+        self._held: Mapping[str, Mapping[int, int]] = {}
 
     @abstractmethod
     def read(self) -> Reading:
@@ -120,6 +123,11 @@ class PolledInventory(ABC):
 
     def devices(self) -> Sequence[Device]:
         return self._devices
+
+    def use(self, pids: Collection[int]) -> Mapping[str, int]:
+        """See `ports.Inventory.use`."""
+        shares = {device: [size for pid, size in held.items() if pid in pids] for device, held in self._held.items()}
+        return {device: sum(sizes) for device, sizes in shares.items() if sizes}
 
     def foreign_processes(self) -> Sequence[ForeignProcess]:
         """Who else was seen on the devices at the latest reading."""
@@ -178,6 +186,7 @@ class PolledInventory(ABC):
             found = seen.get(device) or known.get(device) or Device(device, 0, kind=self.kind)
             told.append(replace(found, problem=health.problem, strangers=_strangers(device, reading.processes)))
         self._devices, self._foreign = tuple(told), tuple(reading.processes)
+        self._held = reading.held
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
         """`before` is the foreign use of each device while the instance still ran. Once its processes are gone, what the
@@ -210,6 +219,9 @@ class CompositeInventory:
 
     def devices(self) -> Sequence[Device]:
         return tuple(device for part in self._parts for device in part.devices())
+
+    def use(self, pids: Collection[int]) -> Mapping[str, int]:
+        return {device: size for part in self._parts for device, size in part.use(pids).items()}
 
     def foreign_processes(self) -> Sequence[ForeignProcess]:
         return tuple(process for part in self._parts for process in part.foreign_processes())

@@ -48,6 +48,7 @@ class SimulatedInventory(PolledInventory):
         foreign: list[ForeignProcess] = []
         faults: dict[str, str] = {}
         missed: dict[str, str] = {}
+        held: dict[str, dict[int, int]] = {}
         for device, capacity in self._capacities.items():
             fault = self._fault(device)
             if fault == UNREADABLE:
@@ -57,7 +58,9 @@ class SimulatedInventory(PolledInventory):
                 faults[device] = MISSING if fault == UNPLUGGED else fault
             if fault == UNPLUGGED:
                 continue
-            others = [process for process in self._claims(device) if not self._ours(process.pid)]
+            claims = list(self._claims(device))
+            others = [process for process in claims if not self._ours(process.pid)]
+            held[device] = {process.pid: process.size or 0 for process in claims if process not in others}
             foreign += others
             devices.append(
                 Device(
@@ -69,7 +72,7 @@ class SimulatedInventory(PolledInventory):
                     name="simulated",
                 )
             )
-        return Reading(devices, foreign, faults, missed)
+        return Reading(devices, foreign, faults, missed, held)
 
     def _fault(self, device: str) -> str:
         try:
