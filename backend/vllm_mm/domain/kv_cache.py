@@ -162,7 +162,7 @@ def kv_cache(config: Config, setup: Setup) -> KvCache | None:
         return None
     layers, notes = found
     if not setup.windows and any(k.window is None and not k.state for k in layers):
-        layers = tuple(Layers(k.count, k.token_bytes, state=k.state) for k in layers)
+        layers = _merged([Layers(k.count, k.token_bytes, state=k.state) for k in layers])
     return KvCache(layers, block, length, in_flight, notes)
 
 
