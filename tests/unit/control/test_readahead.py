@@ -95,7 +95,7 @@ async def test_starts_are_judged_by_what_was_in_memory_before(folders: Folders) 
         await it.look()
         view = it.view()
         assert (view.budget, view.starts, view.wanted, view.hits) == (PLENTY, 2, 2 * SIZE, SIZE)
-        assert view.read == 2 * SIZE
+        assert 2 * (SIZE - HEAD) <= view.read <= 2 * SIZE
         await it.look()
         assert it.view().starts == 2, "once each"
 

@@ -106,7 +106,7 @@ class NvmlInventory(PolledInventory):
                     headroom=self._headroom if headroom is None else headroom,
                     foreign=self._beyond(self._baseline.get(device, 0), gpu.total, capacity),
                     kind=self.kind,
-                    total=gpu.total,
+                    total=0 if capacity is None else gpu.total,
                     name=gpu.name,
                 )
             )
