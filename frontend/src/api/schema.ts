@@ -679,15 +679,57 @@ export interface components {
         ErrorOut: {
             error: components["schemas"]["ErrorBody"];
         };
-        /** FootprintOut */
+        /**
+         * FootprintOut
+         * @description Sizes in bytes on each device.
+         */
         FootprintOut: {
-            /** Per Device */
+            /**
+             * Per Device
+             * @description What is reserved.
+             */
             per_device: number;
             /**
              * Source
              * @enum {string}
              */
             source: "declared" | "learned" | "estimated";
+            /**
+             * Spread
+             * @description Standard deviation of what its launches took; 0 unless learned from several.
+             */
+            spread: number;
+            /** Weights */
+            weights: number;
+            /** Kv Cache */
+            kv_cache: number;
+            /**
+             * Overhead
+             * @description Runtime, activations, graphs. The three are 0 where only the sum is known.
+             */
+            overhead: number;
+            /**
+             * Kv Tokens
+             * @description Tokens that the KV cache holds; null when that is not known.
+             */
+            kv_tokens: number | null;
+            /**
+             * Kv Token Bytes
+             * @description What one token takes in it.
+             */
+            kv_token_bytes: number | null;
+            /**
+             * Samples
+             * @description Launches that it was learned from.
+             */
+            samples: number;
+            /** Learned At */
+            learned_at: number | null;
+            /**
+             * Notes
+             * @description What was assumed, and what is not counted.
+             */
+            notes: string[];
         };
         /** ForeignProcessOut */
         ForeignProcessOut: {
@@ -905,6 +947,11 @@ export interface components {
             devices: components["schemas"]["DeviceWishOut"];
             /** Memory */
             memory: number | null;
+            /**
+             * Kv Cache
+             * @description Bytes on each device, where somebody said how much.
+             */
+            kv_cache: number | null;
             /**
              * Pinned
              * @description As it is now: declared, or set by `pin` and `unpin`.
@@ -1865,6 +1912,12 @@ export interface operations {
                      * @description Bytes that it takes on each device; auto is estimated at first and then learned.
                      */
                     memory?: "auto" | null | number | string;
+                    /**
+                     * Kv Cache
+                     * @description Bytes of KV cache that it is given on each device. auto: all that is left on a GPU that no other model wants, else enough
+                     *     for 4 requests of the greatest length or 32,768 tokens, as far as there is room.
+                     */
+                    kv_cache?: "auto" | null | number | string;
                     /**
                      * Pinned
                      * @description Never swapped out for another model, never put to sleep or stopped for being idle.
@@ -3107,6 +3160,12 @@ export interface operations {
                      */
                     memory?: "auto" | null | number | string;
                     /**
+                     * Kv Cache
+                     * @description Bytes of KV cache that it is given on each device. auto: all that is left on a GPU that no other model wants, else enough
+                     *     for 4 requests of the greatest length or 32,768 tokens, as far as there is room.
+                     */
+                    kv_cache?: "auto" | null | number | string;
+                    /**
                      * Pinned
                      * @description Never swapped out for another model, never put to sleep or stopped for being idle.
                      * @default false
@@ -3498,6 +3557,12 @@ export interface operations {
                      * @description Bytes that it takes on each device; auto is estimated at first and then learned.
                      */
                     memory?: "auto" | null | number | string;
+                    /**
+                     * Kv Cache
+                     * @description Bytes of KV cache that it is given on each device. auto: all that is left on a GPU that no other model wants, else enough
+                     *     for 4 requests of the greatest length or 32,768 tokens, as far as there is room.
+                     */
+                    kv_cache?: "auto" | null | number | string;
                     /**
                      * Pinned
                      * @description Never swapped out for another model, never put to sleep or stopped for being idle.
