@@ -551,7 +551,8 @@ def test_a_client_that_leaves_a_sleeping_engine_is_forgotten(engine: Target) -> 
     with raw_stream(engine.socket, CHAT, chat_body(stream=True, max_tokens=1500, ignore_eos=True)):
         until(lambda: metrics(engine.http)["vllm:generation_tokens_total"] > before, "the generation to begin")
         sleep(engine)
-    time.sleep(0.5)
+        assert metrics(engine.http)["vllm:num_requests_running"] == 1  # as before: it tells nothing new while it sleeps
+    until(lambda: metrics(engine.http)["vllm:num_requests_running"] == 0, "the engine to forget the request")
     asleep = metrics(engine.http)["vllm:generation_tokens_total"]
     wake(engine)
     time.sleep(0.5)

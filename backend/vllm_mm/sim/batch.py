@@ -74,10 +74,17 @@ class Batch:
         """False: new sequences stay in the queue (asleep, paused, or about to be)."""
         self.preemptions = 0
         self._frozen = False
+        self._kept: set[int] = set()
+        """Those that ran when it was frozen."""
 
     @property
     def running(self) -> int:
         return len(self._running)
+
+    @property
+    def told_running(self) -> int:
+        """What vLLM tells: of a frozen batch those that ran before and were not aborted since."""
+        return len(self._kept) if self._frozen else len(self._running)
 
     @property
     def waiting(self) -> int:
@@ -101,6 +108,7 @@ class Batch:
                 self._took_in.pop(one, None)
                 gone.append(one)
         wanted = set(ids) - set(gone)
+        self._kept -= set(ids)
         queued = [s.id for s in self._waiting if s.id in wanted]
         if queued:
             self._waiting = deque(s for s in self._waiting if s.id not in wanted)
@@ -115,6 +123,8 @@ class Batch:
     def freeze(self, *, drop_cache: bool = True) -> None:
         """Stop in the middle: the step under way is lost, the sequences stay. With their cache gone (`drop_cache`) they are
         taken in anew when it goes on, what they had generated included."""
+        if not self._frozen:
+            self._kept = set(self._running)
         self.admitting = False
         self._frozen = True
         self._due = None

@@ -153,7 +153,7 @@ class EngineCore:
     def _send(self, message: dict[str, Any]) -> bool:
         waiting = self._batch.waiting if self._batch.admitting else 0  # a held queue is silent
         message["stats"] = [
-            self._batch.running,
+            self._batch.told_running,
             waiting,
             round(self._batch.kv_usage, 6),
             self._batch.preemptions,

@@ -129,7 +129,9 @@ def test_frozen_nothing_happens() -> None:
     batch.poll(0.1)
     batch.freeze()
     batch.add(Sequence(3, prompt=1, total=1), 0.2)
+    assert batch.told_running == 2
     batch.abort([2], 0.3)
+    assert batch.told_running == 1
     assert batch.due() is None
     assert not batch.poll(9.0)
     batch.thaw(10.0)
