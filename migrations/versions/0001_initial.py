@@ -112,6 +112,7 @@ def upgrade() -> None:
         sa.Column("cached_tokens", sa.Integer(), nullable=True),
         sa.Column("generation", sa.Integer(), nullable=True),
         sa.Column("frozen_s", sa.Double(), nullable=False),
+        sa.Column("reason", sa.String(length=32), nullable=True),
         sa.PrimaryKeyConstraint("row", name=op.f("pk_requests")),
         sa.UniqueConstraint("id", name=op.f("uq_requests_id")),
     )

@@ -26,6 +26,7 @@ from vllm_mm.control.plan import Plan
 from vllm_mm.domain.estimates import Accuracy
 from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import TRANSITIONAL, State
+from vllm_mm.domain.reasons import split
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.manager import ProcessManager
@@ -120,7 +121,7 @@ def device(found: Device, ledger: Ledger, strangers: Sequence[ForeignProcess]) -
 
 def plan(found: Plan) -> PlanOut:
     return PlanOut(
-        model=found.model, act=found.act, reason=found.reason, state=found.state, devices=dict(found.device_bytes),
+        model=found.model, act=found.act, code=split(found.reason)[0], reason=found.reason, state=found.state, devices=dict(found.device_bytes),
         bytes=sum(found.device_bytes.values()),
         victims=[
             VictimOut(

@@ -82,6 +82,7 @@ def explain(error: BaseException) -> Problem:
         param="model" if isinstance(error, UnknownModel) else getattr(error, "param", None),
         retry_after=retry_after,
         headers={b"www-authenticate": b"Bearer"} if status == 401 else {},
+        reason=error.reason.value if error.reason is not None else "",
     )
 
 

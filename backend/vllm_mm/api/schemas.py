@@ -11,6 +11,7 @@ from vllm_mm.control.plan import Act
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import Goal, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
 from vllm_mm.settings import ModelConfig
 
@@ -218,7 +219,12 @@ class QueueEntryOut(Out):
     position: int
     deadline_in_s: float
     eta_s: float | None
+    at_latest_s: float | None
+    """Kept nine times of ten."""
+    reason: Reason | None
+    """Why it waits, as a code; null until the scheduler has looked at it."""
     why: str
+    """The same as a sentence."""
 
 
 class QueueOut(Out):
@@ -250,6 +256,8 @@ class PlanOut(Out):
 
     model: str
     act: Act
+    code: Reason | None
+    """Why, as a code; null where nothing has to be decided."""
     reason: str
     state: State
     devices: dict[str, int]
@@ -353,6 +361,8 @@ class ErrorBody(Out):
     type: str
     param: str | None
     code: str
+    reason: str = ""
+    """Finer than `code`, where the scheduler or the state of a model had to do with it: see docs/scheduling.md."""
 
 
 class ErrorOut(Out):

@@ -5,6 +5,7 @@ import logging
 from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import Goal, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import IdlePolicy
 from vllm_mm.engine.manager import ProcessManager
 
@@ -48,8 +49,8 @@ class IdleWatch:
             act = idle_act(spec.idle, instance.state, idle, can_sleep=self._manager.can_sleep(spec))
             try:
                 if act is Goal.STOP:
-                    await self._manager.stop(spec.id, f"idle for {idle:.0f} s")
+                    await self._manager.stop(spec.id, Reason.UNUSED.because(f"idle for {idle:.0f} s"))
                 elif act is Goal.SLEEP:
-                    await self._manager.sleep(spec.id, f"idle for {idle:.0f} s")
+                    await self._manager.sleep(spec.id, Reason.UNUSED.because(f"idle for {idle:.0f} s"))
             except MMError as error:  # it changed in this moment; the next round looks again
                 log.info("%s is idle, but: %s", spec.id, error)

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from vllm_mm.domain.reasons import Reason
+
 
 class MMError(Exception):
     """Base of everything that the product raises on purpose.
@@ -10,12 +12,16 @@ class MMError(Exception):
     """
 
     code: ClassVar[str] = "internal_error"
+    because: ClassVar[Reason | None] = None
+    """What it means of the scheduler or of the model's state, where nobody knows better."""
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, reason: Reason | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after = retry_after
+        self.reason = reason or self.because
+        """What the scheduler or the model's state had to do with it; finer than `code`."""
 
 
 class BadRequest(MMError):
@@ -74,29 +80,39 @@ class Unavailable(MMError):
 
 class QueueFull(Unavailable):
     code = "queue_full"
+    because = Reason.QUEUE_FULL
 
 
 class StillLoading(Unavailable):
     """The caller's wait is over and the model is not there yet."""
 
     code = "model_loading"
+    because = Reason.LOADING
 
 
 class TornDown(Unavailable):
     """The engine is being drained or stopped and cannot take this request in time."""
 
     code = "engine_teardown"
+    because = Reason.STOPPING
 
 
 class StartFailed(Unavailable):
     """The engine did not come up; carries the phase and the last lines of its log."""
 
     code = "model_start_failed"
+    because = Reason.FAILED
 
     def __init__(
-        self, message: str, *, phase: str = "", log_tail: tuple[str, ...] = (), retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        phase: str = "",
+        log_tail: tuple[str, ...] = (),
+        retry_after: float | None = None,
+        reason: Reason | None = None,
     ) -> None:
-        super().__init__(message, retry_after=retry_after)
+        super().__init__(message, retry_after=retry_after, reason=reason)
         self.phase = phase
         self.log_tail = log_tail
 
@@ -105,10 +121,12 @@ class NoRoom(Unavailable):
     """The model fits nowhere, now or ever; the message gives the sums."""
 
     code = "no_room"
+    because = Reason.NEVER
 
 
 class ShuttingDown(Unavailable):
     code = "shutting_down"
+    because = Reason.SHUTDOWN
 
 
 class UpstreamDied(MMError):
@@ -116,6 +134,7 @@ class UpstreamDied(MMError):
     `started` whether the client has already seen a part of the answer."""
 
     code = "upstream_died"
+    because = Reason.CUT
     retryable = True
 
     def __init__(self, message: str, *, sent: bool, started: bool) -> None:

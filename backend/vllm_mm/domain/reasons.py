@@ -1,4 +1,4 @@
-"""Why something is loaded, waits or is refused: a code for programs, and a sentence for people. Pure.
+"""Why something is loaded, waits, goes or is refused: a code for programs, and a sentence for people. Pure.
 
 In decisions, events and answers a reason is text, `code: sentence`; `split` takes it apart. docs/scheduling.md has all codes.
 """
@@ -39,6 +39,33 @@ class Reason(StrEnum):
     DEVICE = "device", "The devices where it could go are out of use or do not exist."
     NEVER = "never", "It needs more than there can ever be, as things are declared."
     FAILED = "failed", "Its last start failed; it is tried again after a pause, or when an operator says so."
+    # Why a model is wanted.
+    REQUEST = "request", "A request for it waits."
+    PRELOAD = "preload", "It is declared to be loaded when the server starts."
+    PINNED = "pinned", "It is pinned: it is loaded whenever it is not there."
+    # Why a model goes, or a load is given up.
+    EVICTED = "evicted", "It makes room for another model, which is named."
+    UNUSED = "unused", "Nobody has used it for as long as its idle times allow."
+    RELOAD = "reload", "Its declaration changed, or is gone."
+    UNWANTED = "unwanted", "Nobody waits for its load any more (`queue.cancel_unwanted_loads`)."
+    GIVEN_UP = (
+        "given_up",
+        "Its load was called off before there was a process; the next round decides anew where somebody waits.",
+    )
+    SHUTDOWN = "shutdown", "The server ends, or is being replaced."
+    CRASH = "crash", "Its engine ended unasked."
+    UNHEALTHY = "unhealthy", "Its engine lives, and is of no use."
+    STALLED = "stalled", "Its start made no progress for `start.stall`."
+    DEADLINE = "deadline", "It took longer than it may."
+    # Why an instance is what it became.
+    PROBE = "probe", "It answered its health check and made a token."
+    ENGINE = "engine", "Its engine says so, and that was seen to be true."
+    ADOPTED = "adopted", "It is an engine of an earlier controller, and provably this model's."
+    BOOT = "boot", "It was left by an earlier controller."
+    BACKOFF = "backoff", "The pause after a failure is over."
+    # Why a request is refused or ended.
+    QUEUE_FULL = "queue_full", "As many requests wait as may wait (`queue.max_size`)."
+    CUT = "cut", "Its model died, or had to go before the answer was complete."
 
     def __new__(cls, code: str, meaning: str) -> "Reason":
         """A member whose text is its code."""
@@ -60,3 +87,21 @@ def split(reason: str) -> tuple[Reason | None, str]:
     except ValueError:
         return None, reason
     return found, sentence or found.meaning
+
+
+_KINDS = {
+    "swap.given_up": Reason.GIVEN_UP,
+    "lease.revoked": Reason.CUT,
+    "lease.thawed": Reason.THAW,
+    "orphan.swept": Reason.CRASH,
+    "alert.survivors": Reason.DEADLINE,
+    "alert.memory_not_back": Reason.DEADLINE,
+}
+"""What a kind of event always means, where it carries no other reason."""
+
+
+def of_event(kind: str, cause: str, reason: str) -> Reason | None:
+    """The code of an event: that of its reason, else of its cause (`operator ada`, `request r1`), else of its kind. None for
+    events that no decision is behind."""
+    known = split(reason)[0] or split(cause)[0] or split(cause.partition(" ")[0])[0]
+    return known or _KINDS.get(kind)

@@ -66,3 +66,5 @@ class RequestRecord:
     """Which launch of the instance served it."""
     frozen_s: float = 0.0
     """For so long it stood still in its sleeping engine, while another model had its memory."""
+    reason: str | None = None
+    """Why it had to wait, was refused or was cut, as a code of `domain.reasons`; None when nothing was in its way."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.engine.wire import Exchange, InferenceChannel, ResponseSink, UpstreamRequest
 
@@ -29,6 +30,7 @@ class Lease:
         "granted_at",
         "model",
         "on_freeze",
+        "reason",
         "ticket",
     )
 
@@ -49,6 +51,8 @@ class Lease:
         self.generation: Final = gate.generation
         self.ticket: Final = ticket
         self.granted_at: Final = now
+        self.reason: str | None = None
+        """Why it had to be waited for, as a code; set by the queue, None when it was there at once."""
 
     async def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
@@ -213,7 +217,7 @@ class LeaseGate:
             error: MMError = (
                 UpstreamDied(f"{self.model} died: {reason}", sent=True, started=False)
                 if died
-                else RequestCut(f"{self.model} was taken away: {reason}", retry_after=5.0)
+                else RequestCut(f"{self.model} was taken away: {reason}", retry_after=5.0, reason=Reason.CUT)
             )
             lease._revoke(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
         self._report_if_gone()

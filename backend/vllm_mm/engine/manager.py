@@ -17,6 +17,7 @@ from vllm_mm.domain.errors import ConfigError, Conflict, MMError, ShuttingDown, 
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import launching, survey
@@ -153,14 +154,15 @@ class ProcessManager(Acts):
         """A wish that can never be fulfilled is dropped and told."""
         if self._wishes.drop(model):
             self._wishes.refuse(model, error.message)
-            self._emit("swap.refused", model, error.message)
+            code = error.reason or Reason.NEVER
+            self._emit("swap.refused", model, error.message, {"code": code.value})
 
     def unwanted(self, model: str) -> None:
         if model not in self._loading_events:
             self.forecast.forget(model)
         wanted = self._wishes.get(model) is not None or self._instances[model].gate.frozen
         if self._policy.cancel_unwanted_loads and model in self._loading_events and not wanted:
-            self._call_off(model, "nobody waits for it any more")
+            self._call_off(model, Reason.UNWANTED.because("nobody waits for it any more"))
 
     async def carry_out(self, load: Load) -> None:
         """Decide and flip, under `_swap_inflight`; what follows runs in a task of its own."""
@@ -241,7 +243,7 @@ class ProcessManager(Acts):
         return Drain(
             Goal.STOP,
             self._policy.drain_timeout,
-            cause=f"room for {load.model}",
+            cause=Reason.EVICTED.because(f"room for {load.model} ({load.reason})"),
             on_timeout=self._policy.on_drain_timeout,
         )
 

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from vllm_mm.clock import Clock, Timer
 from vllm_mm.domain.errors import MMError, NoRoom, QueueFull, ShuttingDown, StillLoading
+from vllm_mm.domain.estimates import Span
+from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.scheduling import Decision, Grant, Hold, Load, Refuse, Ticket, View, decide
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.loading import retry_after
@@ -54,6 +56,8 @@ class Granter(Protocol):
 
     def eta(self, model: str) -> float | None: ...
 
+    def expected(self, model: str) -> Span | None: ...
+
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
@@ -65,6 +69,9 @@ class _Waiter:
 class _Lane:
     waiters: list[_Waiter] = field(default_factory=list[_Waiter])
     why: str = ""
+    """`code: sentence`, of the latest decision."""
+    waited_for: Reason | None = None
+    """Why those in it had to wait at all: what decided the load that they share, else what held them."""
 
     def add(self, waiter: _Waiter) -> None:
         insort(self.waiters, waiter, key=lambda w: (-w.ticket.priority, w.ticket.arrived))
@@ -147,13 +154,14 @@ class InferenceQueue:
         ticket, lane = waiter.ticket, self._lanes.get(waiter.ticket.model)
         eta = self._manager.eta(ticket.model)
         expected = f" It is expected in {eta:.0f} s." if eta else ""
-        why = f" ({lane.why})" if lane is not None and lane.why else ""
+        reason, sentence = split(lane.why) if lane is not None else (None, "")
+        why = f" ({sentence.rstrip('.')})" if sentence else ""
         waited = self._clock.now() - ticket.arrived
         message = (
             f"The model `{ticket.model}` is not ready after {waited:.1f} s{why}.{expected} "
             "Retry, or wait longer with the X-VLLM-MM-Wait header."
         )
-        waiter.lease.set_exception(StillLoading(message, retry_after=retry_after(eta)))
+        waiter.lease.set_exception(StillLoading(message, retry_after=retry_after(eta), reason=reason))
 
     def _remove(self, waiter: _Waiter) -> None:
         lane = self._lanes.get(waiter.ticket.model)
@@ -232,9 +240,11 @@ class InferenceQueue:
         return [
             QueueEntry(
                 ticket=w.ticket.id, model=model, key=w.ticket.key, waited_s=now - w.ticket.arrived, position=position,
-                deadline_in_s=w.ticket.deadline - now, eta_s=self._manager.eta(model), why=lane.why,
+                deadline_in_s=w.ticket.deadline - now, eta_s=span.likely if span is not None else None,
+                at_latest_s=span.at_latest if span is not None else None, reason=reason, why=sentence,
             )
             for model, lane in self._lanes.items()
+            for span, (reason, sentence) in [(self._manager.expected(model), split(lane.why))]
             for position, w in enumerate(lane.waiters, 1)
         ]  # fmt: skip
 
@@ -278,14 +288,17 @@ class InferenceQueue:
             case Grant():
                 self._grant(decision)
             case Hold():
-                self._explain(decision.model, decision.reason)
+                self._explain(decision.model, decision.reason, held=True)
                 self._manager.held(decision.model, decision.reason, decision.until)
             case Refuse():
-                error = NoRoom(f"The model `{decision.model}` cannot be loaded: {decision.reason}", retry_after=60.0)
+                reason, sentence = split(decision.reason)
+                error = NoRoom(
+                    f"The model `{decision.model}` cannot be loaded: {sentence}", retry_after=60.0, reason=reason
+                )
                 self._manager.refused(decision.model, error)
                 self.fail(decision.model, error)
             case Load():
-                self._explain(decision.model, decision.reason)
+                self._explain(decision.model, decision.reason, held=False)
                 return False
         return True
 
@@ -300,13 +313,19 @@ class InferenceQueue:
             lease = self._manager.grant(waiter.ticket)
             if lease is None:
                 return
+            lease.reason = lane.waited_for.value if lane.waited_for is not None else None
             waiter.lease.set_result(lease)
             self._remove(waiter)
 
-    def _explain(self, model: str, reason: str) -> None:
+    def _explain(self, model: str, reason: str, *, held: bool) -> None:
         lane = self._lanes.get(model)
-        if lane is not None:
-            lane.why = reason
+        if lane is None:
+            return
+        lane.why = reason
+        code = split(reason)[0]
+        # The load that they share says more than that it is under way; once it is there, it is slots that they wait for.
+        if not (held and code in {Reason.LOADING, Reason.STOPPING} and lane.waited_for is not None):
+            lane.waited_for = code
 
     def _arm(self, seconds: float) -> None:
         """Look again in `seconds`, unless something happens before."""

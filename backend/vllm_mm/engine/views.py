@@ -7,6 +7,7 @@ from vllm_mm.clock import Clock
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.errors import StartFailed, TornDown
 from vllm_mm.domain.lifecycle import Instance, Progress, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Reservation
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.loading import retry_after
@@ -63,7 +64,10 @@ class QueueEntry:
     position: int
     deadline_in_s: float
     eta_s: float | None
+    at_latest_s: float | None
+    reason: Reason | None
     why: str
+    """For people."""
 
 
 def instance_view(

@@ -31,7 +31,7 @@ def anthropic_type(status: int) -> str:
 def error_body(problem: Problem, form: Form, request_id: str) -> bytes:
     """A response's whole JSON body."""
     if form is Form.ANTHROPIC:
-        error = {"type": anthropic_type(problem.status), "message": problem.message}
+        error = {"type": anthropic_type(problem.status), "message": problem.message} | _reason(problem)
         return _encode({"type": "error", "error": error, "request_id": request_id})
     return _encode({"error": _openai_error(problem)})
 
@@ -59,4 +59,9 @@ def _openai_error(problem: Problem) -> dict[str, str | None]:
         "type": openai_type(problem.status),
         "param": problem.param,
         "code": problem.code,
-    }
+    } | _reason(problem)
+
+
+def _reason(problem: Problem) -> dict[str, str]:
+    """Beyond both APIs' shapes, whose clients ignore what they do not know; left out where there is none."""
+    return {"reason": problem.reason} if problem.reason else {}

@@ -177,6 +177,7 @@ class Gateway:
                             comments.leased(lease)
                         relay.leased_at = lease.granted_at
                         relay.generation = lease.generation
+                        relay.reason = lease.reason
                         try:
                             await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
                         finally:
@@ -229,6 +230,7 @@ class Gateway:
             return
         problem = self._explain(error)
         relay.outcome, relay.error = outcome_of(error), problem.message
+        relay.reason = problem.reason or relay.reason
         relay.refuse(problem)
 
     def _cancelled(self, relay: Relay) -> bool:

@@ -39,6 +39,11 @@ class LeaseView(Protocol):
         """Seconds for which it stood still."""
         ...
 
+    @property
+    def reason(self) -> str | None:
+        """Why it had to be waited for, as a code of `domain.reasons`; None when it was there at once."""
+        ...
+
     async def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
     ) -> None:
@@ -160,6 +165,8 @@ class Problem:
     retry_after: int | None = None
     """Whole seconds, 1 to 60."""
     headers: Mapping[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    reason: str = ""
+    """A code of `domain.reasons`, finer than `code`; empty where the scheduler had nothing to do with it."""
 
 
 Explain: TypeAlias = Callable[[BaseException], Problem]

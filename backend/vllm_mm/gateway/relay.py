@@ -89,6 +89,7 @@ class Relay:
     first_at: float | None = None
     generation: int | None = None
     frozen_s = 0.0
+    reason: str | None = None
     status = 0
     head_sent = False
     waiting = False
@@ -359,6 +360,7 @@ class Relay:
             self.meter.usage() if self.meter.size else _NO_USAGE,
             self.generation,
             self.frozen_s,
+            self.reason,
         )
 
 

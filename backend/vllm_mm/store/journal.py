@@ -15,6 +15,7 @@ from sqlalchemy import Row, delete, func, select
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.events import Event
+from vllm_mm.domain.reasons import of_event
 from vllm_mm.store.behind import WriteBehind
 from vllm_mm.store.database import Database
 from vllm_mm.store.meta import read_meta, write_meta
@@ -71,7 +72,7 @@ class Journal:
     ) -> Event:
         """Number it, hand it to the listeners, queue it for the database. Immediate; never fails, never waits."""
         self._seq += 1
-        event = Event(self._seq, self._clock.wall(), kind, model, cause, dict(data or {}))
+        event = Event(self._seq, self._clock.wall(), kind, model, cause, _with_code(kind, cause, data or {}))
         self._ring.append(event)
         self._writer.add(event)
         for listener in tuple(self._listeners):
@@ -282,6 +283,12 @@ def _values(event: Event) -> dict[str, Any]:
         "cause": event.cause,
         "data": dict(event.data),
     }
+
+
+def _with_code(kind: str, cause: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """`code`, beside whatever is told: the reason for programs (`domain.reasons`)."""
+    code = of_event(kind, cause, str(data.get("reason", "")))
+    return dict(data) if code is None or "code" in data else {**data, "code": code.value}
 
 
 def _event(row: Row[Any]) -> Event:

@@ -153,6 +153,7 @@ class Request(Base):
     cached_tokens: Mapped[int | None]
     generation: Mapped[int | None]
     frozen_s: Mapped[float]
+    reason: Mapped[str | None] = mapped_column(String(32))
 
     __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"))
 

@@ -196,6 +196,7 @@ def _values(record: RequestRecord) -> tuple[Any, ...]:
         usage.cached_tokens,
         record.generation,
         record.frozen_s,
+        record.reason,
     )
 
 
@@ -220,4 +221,5 @@ def _record(row: Row[Any]) -> RequestRecord:
         usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
         generation=row.generation,
         frozen_s=row.frozen_s,
+        reason=row.reason,
     )

@@ -671,6 +671,12 @@ export interface components {
             param: string | null;
             /** Code */
             code: string;
+            /**
+             * Reason
+             * @description Finer than `code`, where the scheduler or the state of a model had to do with it: see docs/scheduling.md.
+             * @default
+             */
+            reason: string;
         };
         /**
          * ErrorOut
@@ -1026,6 +1032,8 @@ export interface components {
             /** Model */
             model: string;
             act: components["schemas"]["Act"];
+            /** @description Why, as a code; null where nothing has to be decided. */
+            code: components["schemas"]["Reason"] | null;
             /** Reason */
             reason: string;
             state: components["schemas"]["State"];
@@ -1106,7 +1114,17 @@ export interface components {
             deadline_in_s: number;
             /** Eta S */
             eta_s: number | null;
-            /** Why */
+            /**
+             * At Latest S
+             * @description Kept nine times of ten.
+             */
+            at_latest_s: number | null;
+            /** @description Why it waits, as a code; null until the scheduler has looked at it. */
+            reason: components["schemas"]["Reason"] | null;
+            /**
+             * Why
+             * @description The same as a sentence.
+             */
             why: string;
         };
         /** QueueOut */
@@ -1168,6 +1186,12 @@ export interface components {
             reasons: string[];
         };
         /**
+         * Reason
+         * @description Each code with what it means, in one sentence.
+         * @enum {string}
+         */
+        Reason: "ready" | "wake" | "thaw" | "fits" | "idle" | "pays" | "max_wait" | "operator" | "slots" | "fairness" | "loading" | "stopping" | "dwell" | "cost" | "busy" | "room" | "order" | "frozen" | "device" | "never" | "failed" | "request" | "preload" | "pinned" | "evicted" | "unused" | "reload" | "unwanted" | "given_up" | "shutdown" | "crash" | "unhealthy" | "stalled" | "deadline" | "probe" | "engine" | "adopted" | "boot" | "backoff" | "queue_full" | "cut";
+        /**
          * RequestOut
          * @description A row of the request ledger.
          */
@@ -1213,6 +1237,8 @@ export interface components {
             generation: number | null;
             /** Frozen S */
             frozen_s: number;
+            /** Reason */
+            reason: string | null;
         };
         /** RequestsOut */
         RequestsOut: {

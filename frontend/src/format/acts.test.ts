@@ -27,6 +27,7 @@ const instance = (change: Partial<Instance> = {}): Instance => ({
 const plan = (change: Partial<Plan> = {}): Plan => ({
   model: "b",
   act: "start",
+  code: "fits",
   reason: "fits",
   state: "stopped",
   devices: {},
@@ -45,12 +46,15 @@ const plan = (change: Partial<Plan> = {}): Plan => ({
     learned_at: null,
     notes: [],
   },
+  room_s: 0,
+  load_s: 12,
   eta_s: 12,
+  at_latest_s: 20,
   again_in_s: null,
   ...change,
 });
 
-const victim = (in_flight: number) => ({ model: "a", state: "ready" as const, in_flight, device_bytes: {}, bytes: 0 });
+const victim = (in_flight: number) => ({ model: "a", state: "ready" as const, in_flight, device_bytes: {}, bytes: 0, goal: "stop" as const, drain_s: 0, go_s: 1, return_s: 12 });
 
 describe("what a row offers", () => {
   it("starts what is down, wakes what sleeps, and waits for what is under way", () => {

@@ -82,6 +82,6 @@ export function loadQuestion(act: "start" | "wake", plan: Plan): Question | null
     const again = plan.again_in_s === null ? "" : ` (at the soonest in ${about(plan.again_in_s)})`;
     points.unshift(`It has to wait${again}: ${plan.reason}`);
   } else if (points.length === 0) return null;
-  if (plan.eta_s !== null) points.push(`It should be ready about ${about(plan.eta_s)} after its load began.`);
+  if (plan.eta_s !== null) points.push(`It should be ready in about ${about(plan.eta_s)}.`);
   return { title: `${verb} ${model}?`, points, confirm: verb };
 }

@@ -40,6 +40,10 @@ export function tell(event: MMEvent): Told {
       const room = victims.length > 0 ? `; ${victims.join(", ")} will make room` : "";
       return { what: `${model} will be loaded${room}`, more: joined(cause, data["reason"]), tone: "busy" };
     }
+    case "swap.done": {
+      const took = typeof data["took_s"] === "number" ? ` ${duration(data["took_s"])} after that was decided` : "";
+      return { what: `${model} was loaded${took}`, more: joined(cause, data["reason"]), tone: "good" };
+    }
     case "swap.refused":
       return { what: `${model} cannot be loaded`, more: cause, tone: "bad" };
     case "swap.given_up":

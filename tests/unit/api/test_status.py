@@ -71,7 +71,9 @@ async def test_queue_shows_who_waits_and_why(api: Admin) -> None:
     shown = (await api.client.get("/api/queue")).json()
     assert (shown["length"], shown["oldest_s"], shown["max_size"]) == (1, 2.0, 1000)
     (entry,) = shown["entries"]
-    assert (entry["ticket"], entry["position"], entry["why"]) == ("t1", 1, "loading")
+    assert (entry["ticket"], entry["position"], entry["reason"]) == ("t1", 1, "loading")
+    assert entry["why"]
+    assert entry["at_latest_s"] > entry["eta_s"] > 0
     waiting.cancel()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_mm.domain.reasons import Reason, split
+from vllm_mm.domain.reasons import Reason, of_event, split
 
 
 def test_every_code_is_explained_in_a_sentence() -> None:
@@ -30,3 +30,23 @@ def test_text_without_a_code_is_left_as_it_is(text: str) -> None:
 def test_a_bare_code_is_told_by_its_meaning() -> None:
     """`loading` alone says enough for a program, not for a person."""
     assert split("loading") == (Reason.LOADING, Reason.LOADING.meaning)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "reason", "code"),
+    [
+        ("swap.planned", "request r1", "max_wait: evicts a", Reason.MAX_WAIT),
+        ("instance.draining", "evicted: room for b (idle: evicts a)", "", Reason.EVICTED),
+        ("instance.starting", "request r1", "", Reason.REQUEST),
+        ("instance.stopping", "crash", "the engine exited with code 1 unasked", Reason.CRASH),
+        ("instance.stopping", "operator ada", "operator ada", Reason.OPERATOR),
+        ("instance.stopped", "backoff over", "", Reason.BACKOFF),
+        ("instance.ready", "adopted at boot", "", Reason.ADOPTED),
+        ("lease.revoked", "", "the engine died", Reason.CUT),
+        ("swap.given_up", "no room on its devices after 60 s", "", Reason.GIVEN_UP),
+        ("zygote.ready", "", "", None),
+    ],
+)  # fmt: skip
+def test_the_code_of_an_event(kind: str, cause: str, reason: str, code: Reason | None) -> None:
+    """Its reason says it, else its cause, else its kind; where no decision is behind it there is none."""
+    assert of_event(kind, cause, reason) is code

@@ -43,7 +43,7 @@ async def test_an_event_is_told_at_once_and_written_down(journal: Journal, datab
     (stored,) = await journal.recent()
     assert (stored.seq, stored.kind, stored.model, stored.cause) == (1, "instance.ready", "a", "request r")
     assert stored.at == event.at
-    assert stored.data == {"n": 1, "path": "/x"}
+    assert stored.data == {"n": 1, "path": "/x", "code": "request"}
 
 
 async def test_numbers_go_on_after_a_clean_end(database: Database) -> None:
