@@ -23,7 +23,9 @@ ON_DRAIN_TIMEOUT = {"preempt": OnTimeout.FREEZE, "cut": OnTimeout.CUT, "wait": O
 def policy(settings: Settings) -> Policy:
     """What the engine layer needs of the settings."""
     return Policy(
-        rules=Rules(settings.swap.max_wait, settings.swap.min_dwell, settings.swap.quantum),
+        rules=Rules(
+            settings.swap.max_wait, settings.swap.min_dwell, settings.swap.quantum, settings.swap.placement == "spread"
+        ),
         drain_timeout=settings.swap.drain_timeout,
         on_drain_timeout=ON_DRAIN_TIMEOUT[settings.swap.on_drain_timeout],
         on_teardown=OnTeardown(settings.queue.on_teardown),

@@ -28,6 +28,11 @@ class Device:
     """What it has, where `capacity` was configured as less; 0: the same."""
 
     @property
+    def why_out(self) -> str:
+        """`0 is out of use: ...`, for people."""
+        return f"{self.id} is out of use: {self.problem}"
+
+    @property
     def usable(self) -> int:
         return max(0, self.capacity - self.headroom - self.foreign)
 
@@ -79,8 +84,8 @@ class Ledger:
         if model in self.reservations:
             raise ValueError(f"{model} already has a reservation; use grow or resize")
         for device in device_bytes:
-            if device in self.devices and (problem := self.devices[device].problem):
-                raise ValueError(f"{model}: {device} is out of use: {problem}")
+            if device in self.devices and self.devices[device].problem:
+                raise ValueError(f"{model}: {self.devices[device].why_out}")
         _check_room(self, model, device_bytes)
         return self._with(Reservation(model, dict(device_bytes)))
 
@@ -185,8 +190,10 @@ class Ledger:
             return ""
         for device in own.device_bytes:
             there = self.devices.get(device)
-            if there is None or there.problem:
-                return f"{device} is out of use: {there.problem if there is not None else 'it is gone'}"
+            if there is None:
+                return f"{device} is gone"
+            if there.problem:
+                return there.why_out
             if self.free_after_leaving(device) < 0:
                 return self._taken(there, -self.free_after_leaving(device))
         return ""

@@ -58,11 +58,13 @@ def place(
     min_dwell: float,
     drain_busy: bool,
     closed: Container[str] = frozenset(),
+    spread: bool = False,
 ) -> Placement | NoPlacement:
     """Find devices for `wish.count` x `per_device` bytes, evicting as few as possible, least recently used first.
 
     Explicit ids are all used, each with `per_device` bytes; otherwise `count` distinct devices of one kind. Without
-    victims the tightest fit wins, and one that need not wait for leavers before one that must. With victims: the fewest
+    victims the tightest fit wins (with `spread` the widest: small models share no device while there is another), and one
+    that need not wait for leavers before one that must. With victims: the fewest
     busy ones, then the fewest at all, then sleeping before ready, lower priority and longer unused first; none of them
     could be left out. Exact while the search is small, greedy beyond.
 
@@ -80,6 +82,7 @@ def place(
         need=per_device,
         room={d: ledger.free_after_leaving(d) for p in pools for d in p},
         waits={d: ledger.free(d) < per_device for p in pools for d in p},
+        spread=spread,
     )
     if (devices := search.best_fit(())) is not None:
         return Placement(dict.fromkeys(devices, per_device))
@@ -183,6 +186,7 @@ class _Search:
     """Per device, once the leavers are gone."""
     waits: Mapping[str, bool]
     """Whether leavers have to be waited for, per device."""
+    spread: bool = False
 
     def fits(self, victims: Sequence[_Candidate]) -> bool:
         return any(len(self._enough(pool, victims)) >= self.count for pool in self.pools)
@@ -190,11 +194,12 @@ class _Search:
     def _enough(self, pool: Sequence[str], victims: Sequence[_Candidate]) -> list[tuple[bool, int, int, str]]:
         """The devices of a pool with room once `victims` are gone, best fit first."""
         found: list[tuple[bool, int, int, str]] = []
+        sign = -1 if self.spread else 1
         for index, device in enumerate(pool):
             left = self.room[device] - self.need
             left += sum(v.device_bytes.get(device, 0) for v in victims)
             if left >= 0:
-                found.append((self.waits[device], left, index, device))
+                found.append((self.waits[device], sign * left, index, device))
         return sorted(found)
 
     def best_fit(self, victims: Sequence[_Candidate]) -> list[str] | None:
@@ -267,7 +272,7 @@ def _why_not(
 
 
 def _out_of_use(devices: Sequence[Device]) -> str:
-    return "; ".join(f"{d.id} is out of use: {d.problem}" for d in devices)
+    return "; ".join(d.why_out for d in devices)
 
 
 def _hold_on(resident: Resident | None, now: float, min_dwell: float) -> str:

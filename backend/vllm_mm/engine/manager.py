@@ -18,6 +18,7 @@ from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State
 from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import launching, survey
@@ -148,6 +149,10 @@ class ProcessManager(Acts):
     def held(self, model: str, reason: str, until: float | None = None) -> None:
         """Those who want it have to wait, until then at least; remembered to be shown, and to say how long."""
         self._wishes.hold(model, reason)
+        sleeper = self._instances.get(model)
+        if sleeper is not None and sleeper.state is State.SLEEPING and split(reason)[0] is Reason.DEVICE:
+            # It would not wake there; stopped, it can be started elsewhere.
+            sleeper.tell(Drain(Goal.STOP, self._policy.drain_timeout, cause=reason))
         self.forecast.hold(model, until, self._seen, self._policy.rules)
 
     def refused(self, model: str, error: MMError) -> None:

@@ -65,6 +65,9 @@ class SwapConfig(Section):
     """A model that became ready is not swapped out earlier than this."""
     quantum: Duration = 10.0
     """A model that became ready may serve this long although somebody has waited `max_wait` for another one."""
+    placement: Literal["pack", "spread"] = "pack"
+    """Of several devices with room, `pack` takes the one that the model fills best, so that large models find whole devices;
+    `spread` takes the emptiest, so that models share no device while another one is free."""
     drain_timeout: Duration = 60.0
     """How long a model that has to go may finish its requests."""
     on_drain_timeout: Literal["preempt", "cut", "wait"] = "preempt"

@@ -200,7 +200,7 @@ def test_a_promise_is_broken_when_a_stranger_takes_the_room_or_the_device_fails(
     assert taken.broken("b") == ("0.0 GiB on d0 are missing: others use 0.0 GiB there now (game (pid 7))")
     assert taken.broken("a") == taken.broken("nobody") == ""
     assert book.with_devices([d0, replace(d1, problem="lost")]).broken("b") == "d1 is out of use: lost"
-    assert book.with_devices([d0]).broken("b") == "d1 is out of use: it is gone"
+    assert book.with_devices([d0]).broken("b") == "d1 is gone"
 
 
 def test_what_was_just_begun_is_crowded_when_a_stranger_was_quicker() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from fakes_engine import World, model, world
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.specs import GIB, DeviceWish
+from vllm_mm.domain.specs import GIB, DeviceWish, EngineKind
 from vllm_mm.engine.ports import ForeignProcess
 
 TWO = (Device("gpu0", 24 * GIB, kind="gpu"), Device("gpu1", 40 * GIB, kind="gpu"))
@@ -173,3 +173,21 @@ async def test_a_device_that_fails_is_told_once_and_once_more_when_it_is_well() 
             w.inventory.change("gpu0", problem=problem)
             w.manager.observe_devices()
         assert told(w, "alert.device", "device.well") == [("alert.device", "it is lost"), ("device.well", None)]
+
+
+async def test_a_sleeper_on_a_device_that_failed_goes_when_it_is_wanted_and_is_started_elsewhere() -> None:
+    """Nobody wants it: it is left alone, the device may be well again."""
+    a = model("a", 20, engine=EngineKind.SIM, command=())
+    async with world(a, devices=TWO) as w:
+        await w.ready("a")
+        await w.manager.sleep("a", "test")
+        await w.clock.advance(1.0)
+        w.inventory.change("gpu0", problem="it is lost")
+        w.manager.observe_devices()
+        await w.clock.advance(5.0)
+        assert w.manager.require("a").state is State.SLEEPING
+        request = ask(w, "a")
+        await w.clock.advance(3.0)
+        assert request.result() == "a"
+        assert w.starts == ["a", "a"]
+        assert w.manager.ledger.reservations["a"].device_bytes == {"gpu1": 20 * GIB}

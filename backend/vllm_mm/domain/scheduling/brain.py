@@ -83,6 +83,11 @@ class _Board:
         return self._load(lane, lane.wish) if own is None else self._wake(lane, own)
 
     def _wake(self, lane: Lane, own: Reservation) -> Decision:
+        out = [d for d in own.device_bytes if d in self._ledger.devices and self._ledger.devices[d].problem]
+        if out and not lane.frozen:  # frozen requests have no other place to go on; all others can be served elsewhere
+            return Hold(
+                lane.model, f"device: {self._ledger.devices[out[0]].why_out}, and it sleeps there; it has to go first"
+            )
         blocked = [self._closed[d] for d in own.device_bytes if d in self._closed]
         if blocked:
             return self._behind(lane, blocked)
@@ -104,7 +109,9 @@ class _Board:
             return self._behind(lane, list(self._closed.values()))
         if overdue:
             self._keep(lane, wish, found.until)
-        return Hold(lane.model, f"room: {found.reason}", self._soonest(overdue_at, found.until))
+        return Hold(
+            lane.model, f"{'device' if found.out else 'room'}: {found.reason}", self._soonest(overdue_at, found.until)
+        )
 
     def _take(self, lane: Lane, found: Placement, *, overdue: bool) -> Load:
         ledger = self._ledger
@@ -127,7 +134,7 @@ class _Board:
             there = self._place(lane, wish, drain_busy=True, closed=self._closed, at=until)
         else:
             pinned = {r.model for r in self._residents if r.pinned}
-            rest = {m: r for m, r in self._ledger.reservations.items() if m in pinned}
+            rest = {m: r for m, r in self._ledger.reservations.items() if m in pinned or r.let is not None}
             there = self._place(
                 lane, wish, drain_busy=True, closed=self._closed, ledger=Ledger(self._ledger.devices, rest)
             )
@@ -159,6 +166,7 @@ class _Board:
             (ledger or self._ledger).release(lane.model), wish, lane.per_device, self._residents,
             self._now if at is None else at,
             min_dwell=self._rules.min_dwell, drain_busy=drain_busy, closed=closed,
+            spread=self._rules.spread,
         )  # fmt: skip
 
     def _overdue_at(self, lane: Lane) -> float:

@@ -103,6 +103,8 @@ class Rules:
     min_dwell: float = 5.0
     quantum: float = 10.0
     """How long a model may serve after it became ready although another one is overdue."""
+    spread: bool = False
+    """Of several devices with room, the emptiest is taken instead of the fullest."""
 
     @property
     def stay(self) -> float:
