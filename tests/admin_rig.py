@@ -19,6 +19,7 @@ from vllm_mm.api.dependencies import Services
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control.declarations import Declarations
+from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.domain.keys import Key, Scope, digest
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -26,6 +27,7 @@ from vllm_mm.gateway.identity import Keyring
 from vllm_mm.settings import Settings, load
 from vllm_mm.store import migrate
 from vllm_mm.store.database import Database
+from vllm_mm.store.device_leases import DeviceLeaseStore
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
@@ -122,9 +124,11 @@ async def admin(
             version="1.2.3",
             started_at=RealClock().wall(),
             metrics=Metrics(it.manager, it.queue, "1.2.3"),
+            device_leases=DeviceLeases(it.manager, DeviceLeaseStore(database), it.journal, it.clock),
         )
         app = create_app(services)
         following = asyncio.get_running_loop().create_task(services.metrics.follow(journal))
+        lending = asyncio.get_running_loop().create_task(services.device_leases.run())
         made = Admin(it, services, database, app, httpx.AsyncClient())
         try:
             async with made.as_(ADMIN) as client:
@@ -132,6 +136,7 @@ async def admin(
                 yield made
         finally:
             following.cancel()
+            lending.cancel()
             await journal.close()
             await database.close()
 

@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock
 from vllm_mm.control.declarations import Declarations
+from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.readahead import ReadAheadView
 from vllm_mm.domain.errors import Forbidden
 from vllm_mm.domain.keys import Key, Scope
@@ -47,6 +48,7 @@ class Services:
     started_at: float
     """Unix time."""
     metrics: Metrics
+    device_leases: DeviceLeases
     launchers: Callable[[], WarmView] = WarmView
     """What the launchers did, and which zygotes there are."""
     read_ahead: Callable[[], ReadAheadView] = ReadAheadView

@@ -6,8 +6,10 @@ from dataclasses import asdict
 
 from vllm_mm.api.schemas import (
     AccuracyOut,
+    DeviceLeaseOut,
     DeviceOut,
     DeviceWishOut,
+    EvictedOut,
     FootprintOut,
     ForeignProcessOut,
     IdleOut,
@@ -23,6 +25,7 @@ from vllm_mm.api.schemas import (
     VictimOut,
 )
 from vllm_mm.control.plan import Plan
+from vllm_mm.domain.device_leases import DeviceLease
 from vllm_mm.domain.estimates import Accuracy
 from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import TRANSITIONAL, State
@@ -116,6 +119,14 @@ def device(found: Device, ledger: Ledger, strangers: Sequence[ForeignProcess]) -
             )
             for r in held
         ],
+    )  # fmt: skip
+
+
+def device_lease(found: DeviceLease) -> DeviceLeaseOut:
+    return DeviceLeaseOut(
+        id=found.id, device=found.device, bytes=found.size, stage=found.stage, reason=found.reason, note=found.note,
+        by=found.by, asked_at=found.asked_at, held_at=found.held_at, ends_at=found.ends_at, ended_at=found.ended_at,
+        evicted=[EvictedOut(model=e.model, wanted=e.wanted) for e in found.evicted],
     )  # fmt: skip
 
 

@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from vllm_mm.control.plan import Act
+from vllm_mm.domain.device_leases import Stage as LeaseStage
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
 from vllm_mm.settings import ModelConfig
+from vllm_mm.settings.units import Duration, Size
 
 
 class Out(BaseModel):
@@ -209,6 +211,44 @@ class DeviceOut(Out):
     foreign_processes: list[ForeignProcessOut]
     """Whose the foreign use is, where that is known (GPUs and simulated devices)."""
     reservations: list[ReservationOut]
+
+
+class EvictedOut(Out):
+    model: str
+    wanted: bool
+    """It comes back when the lease ends."""
+
+
+class DeviceLeaseOut(Out):
+    """Device memory for something that is not an engine of this server."""
+
+    id: str
+    device: str
+    bytes: int
+    stage: LeaseStage
+    reason: str
+    """What it waits for, or why it ended."""
+    note: str
+    by: str
+    asked_at: float
+    held_at: float | None
+    ends_at: float | None
+    """Null until it is held."""
+    ended_at: float | None
+    evicted: list[EvictedOut]
+
+
+class DeviceLeaseIn(BaseModel):
+    """What is asked for."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    free: Size
+    """Bytes, or text such as "10GiB"."""
+    seconds: Duration = Field(alias="for")
+    """From the moment at which the memory is free: seconds, or text such as "2h"; at most 7 days."""
+    note: str = Field(default="", max_length=200)
+    """What it is for; for people."""
 
 
 class QueueEntryOut(Out):

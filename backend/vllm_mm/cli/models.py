@@ -7,9 +7,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from vllm_mm.cli.devices import ask, end, one_of
 from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.loading import follow_load
-from vllm_mm.cli.options import Json, Model, NoWait, Timeout
+from vllm_mm.cli.options import Json, MaybeModel, Model, NoWait, Timeout
 from vllm_mm.cli.output import clock, first_line, print_json, print_table, seconds, size
 from vllm_mm.cli.server import Server, model_path, the_server
 
@@ -161,14 +162,40 @@ def wake(
 
 
 def drain(
-    context: typer.Context, model: Model, no_wait: NoWait = False, timeout: Timeout = WAIT, json: Json = False
+    context: typer.Context,
+    model: MaybeModel = None,
+    device: Annotated[str | None, typer.Option(help="Free memory of this device instead.")] = None,
+    free: Annotated[str, typer.Option(help="How much of it, such as 10GiB.")] = "",
+    for_: Annotated[str, typer.Option("--for", help="For how long, such as 2h; at most 7d.")] = "1h",
+    note: Annotated[str, typer.Option(help="What for; for people.")] = "",
+    no_wait: NoWait = False,
+    timeout: Timeout = WAIT,
+    json: Json = False,
 ) -> None:
-    """Take no new requests, let finish what runs however long it takes, then stop."""
+    """Take no new requests, let finish what runs however long it takes, then stop. With --device: make the models free
+    some of its memory, keep it free for a while for something else, and bring them back afterwards."""
+    one_of(model, device, "--device")
+    if device is not None:
+        if not free:
+            fail("say how much of the device: --free 10GiB", Exit.USAGE)
+        ask(context, device, free, for_, note, no_wait, timeout, json)
+        return
+    assert model is not None  # noqa: S101  # one of them is there
     _act(context, model, "drain", {"stopped", "failed", "backoff"}, no_wait, timeout, json)
 
 
-def undrain(context: typer.Context, model: Model, json: Json = False) -> None:
+def undrain(
+    context: typer.Context,
+    model: MaybeModel = None,
+    lease: Annotated[str | None, typer.Option(help="End this lease on device memory instead.")] = None,
+    json: Json = False,
+) -> None:
     """Take a drain back: the engine takes requests again. Refused when its memory was promised to another model."""
+    one_of(model, lease, "--lease")
+    if lease is not None:
+        end(context, lease, json)
+        return
+    assert model is not None  # noqa: S101  # one of them is there
     _act(context, model, "undrain", None, True, 0, json)
 
 

@@ -44,6 +44,12 @@ class UnknownModel(MMError):
     code = "model_not_found"
 
 
+class NotFound(MMError):
+    """There is no such thing, where the thing is no model; the message says where to look."""
+
+    code = "not_found"
+
+
 class UnknownRoute(MMError):
     code = "unknown_route"
 

@@ -104,6 +104,13 @@ class Ledger:
         lease = replace(ledger.reservations[name], let=foreign)
         return replace(ledger, reservations={**ledger.reservations, name: lease})
 
+    def relet(self, name: str, device_bytes: Mapping[str, int], foreign: Mapping[str, int]) -> "Ledger":
+        """Room that was let before this ledger began, and is held; `foreign` as it was known then. May exceed: a fact is a
+        fact. Raises ValueError when `name` has a reservation."""
+        ledger = self.adopt(name, device_bytes)
+        lease = replace(ledger.reservations[name], let=dict(foreign))
+        return replace(ledger, reservations={**ledger.reservations, name: lease})
+
     def grow(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
         """A sleeping instance is promised what it needs to be awake; it may use it after `begin`. Raises ValueError
         when that exceeds what is free once the leavers are gone, or when `model` has no reservation or is leaving."""

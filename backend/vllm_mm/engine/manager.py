@@ -27,6 +27,7 @@ from vllm_mm.engine.footprints import Footprints
 from vllm_mm.engine.instance import ModelInstance, Tools
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.leasing import Leasing, WaitingRoom
+from vllm_mm.engine.lets import Lets
 from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.engine.ports import LaunchPlan
@@ -46,7 +47,7 @@ PROFILED = PROFILED_FROM | {"probe"}
 """Phases of a load in which the engine has sized its KV cache."""
 
 
-class ProcessManager(Acts):
+class ProcessManager(Lets):
     """Owns all instances and the device ledger."""
 
     def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:

@@ -79,6 +79,29 @@ class Room:
         devices = reservation.device_bytes if reservation is not None else ()
         return frozenset(m for d, m in self._profiling.items() if d in devices and m != model)
 
+    def let(self, name: str, device_bytes: Mapping[str, int], victims: Sequence[str]) -> bool:
+        """As `promise`, for something that is not a model."""
+        ledger = self.ledger
+        for victim in victims:
+            ledger = ledger.leave(victim)
+        try:
+            ledger = ledger.let(name, device_bytes)
+        except ValueError:
+            return False
+        self._set(ledger)
+        return True
+
+    def take_up(self, name: str) -> int | None:
+        """Hold what was let, if it is there: the foreign use (bytes) that is not its holder's; None while it is not there."""
+        if not self.ledger.fits_now(name):
+            return None
+        self._set(self.ledger.begin(name))
+        return sum((self.ledger.reservations[name].let or {}).values())
+
+    def relet(self, name: str, device_bytes: Mapping[str, int], foreign: Mapping[str, int]) -> None:
+        """It was held before this controller began; a fact, whether or not it fits."""
+        self._set(self.ledger.relet(name, device_bytes, foreign))
+
     def leave(self, model: str) -> None:
         self._set(self.ledger.leave(model))
 

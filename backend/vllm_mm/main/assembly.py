@@ -17,6 +17,7 @@ from vllm_mm.control import boot, declared, rules
 from vllm_mm.control.background import Background
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
+from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.readahead import ReadAhead
 from vllm_mm.control.readings import Readings
@@ -38,6 +39,7 @@ from vllm_mm.gateway.ports import Rules
 from vllm_mm.settings import Settings
 from vllm_mm.store.behind import WriteBehind
 from vllm_mm.store.database import Database
+from vllm_mm.store.device_leases import DeviceLeaseStore
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
@@ -115,6 +117,8 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         )
         if adopted or swept:
             log.info("engines of an earlier controller: adopted %s, ended %s", adopted or "none", swept or "none")
+        device_leases = DeviceLeases(manager, DeviceLeaseStore(database), journal, clock)
+        await device_leases.recover()
         queue.start()
         stack.push_async_callback(queue.close)
 
@@ -149,10 +153,11 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
-            version=__version__, started_at=clock.wall(), metrics=metrics,
+            version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases,
             launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
+        background.start("leases on device memory", device_leases.run())
         background.start("idle times", IdleWatch(manager, clock).run())
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, settings.retention, clock).run())

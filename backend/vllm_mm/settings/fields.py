@@ -26,6 +26,8 @@ def check_model_id(value: str) -> str:
         raise ValueError("a model id cannot contain control characters")
     if value != value.strip():
         raise ValueError("a model id cannot begin or end with a space")
+    if value.startswith("lease:"):
+        raise ValueError("a model id cannot begin with `lease:`: leases on device memory are called so")
     segments = value.split("/")
     if any(segment in {"", ".", ".."} for segment in segments):
         raise ValueError("a model id cannot begin or end with `/`, nor have an empty, `.` or `..` part")

@@ -1,0 +1,90 @@
+"""Device memory that is let to something else than an engine of ours. A base of the `ProcessManager`, whose public side this
+is: it makes room as for a load, and holds it."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from vllm_mm.domain.device_leases import Evicted
+from vllm_mm.domain.lifecycle import Drain, State
+from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.residency import NoPlacement, Placement, place
+from vllm_mm.domain.scheduling import Load, Ticket, View
+from vllm_mm.domain.specs import DeviceWish
+from vllm_mm.engine.acts import Acts
+
+
+class Lets(Acts):
+    """`name`: of the reservation in the device ledger, which no model can have."""
+
+    _swap_inflight: asyncio.Lock
+
+    @abstractmethod
+    def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View: ...
+
+    @abstractmethod
+    async def _look_again(self) -> None: ...
+
+    @abstractmethod
+    def _eviction(self, load: Load) -> Drain: ...
+
+    def could_let(self, device: str, size: int) -> Placement | NoPlacement:
+        """Who would go for `size` bytes of `device`, or why that cannot be. An operator asks: the busy go too."""
+        view = self.view(())
+        return place(
+            view.ledger, DeviceWish(ids=(device,)), size, view.residents, self._tools.clock.now(),
+            min_dwell=0.0, drain_busy=True,
+        )  # fmt: skip
+
+    async def let(self, name: str, device: str, size: int) -> tuple[Evicted, ...] | NoPlacement:
+        """Promise `size` bytes of `device`, and tell those in the way to go; or why that cannot be now."""
+        await self._look_again()
+        async with self._swap_inflight:
+            found = self.could_let(device, size)
+            if isinstance(found, NoPlacement):
+                return found
+            victims = [self._instances[v] for v in found.victims]
+            if any(v.state not in {State.READY, State.SLEEPING} or v.gate.frozen for v in victims):
+                return NoPlacement("who would have to go is changing its state")
+            if not self._room.let(name, found.device_bytes, found.victims):
+                return NoPlacement("the room was promised to another one")
+            evicted = tuple(Evicted(v.spec.id, v.state is State.READY or v.spec.preload) for v in victims)
+            load = Load(name, dict(found.device_bytes), found.victims, Reason.OPERATOR.because("asked for the room"))
+            for victim in victims:
+                victim.tell(self._eviction(load))
+            return evicted
+
+    def taken_up(self, name: str) -> int | None:
+        """Begin to hold what was promised, if it is there by now: the use of strangers on its device, in bytes, that is not
+        that of the holder. None while it is not there. Raises ValueError when it never will be: a stranger took it."""
+        if reason := self._room.ledger.broken(name):
+            raise ValueError(reason)
+        return self._room.take_up(name)
+
+    def let_again(self, name: str, device: str, size: int, foreign: int) -> None:
+        """It was held by an earlier controller."""
+        self._room.relet(name, {device: size}, {device: foreign})
+
+    def give_back(self, name: str) -> None:
+        """The room is everybody's again. Harmless when repeated."""
+        self._room.release(name)
+        self._decide()
+
+    def fits_beside(self, model: str) -> bool:
+        """Whether there is room for `model` now, with nobody going for it."""
+        spec = self.catalog.get(model)
+        if spec is None:
+            return False
+        ledger = self._room.ledger.release(model)
+        found = place(
+            ledger, spec.devices, self.footprint(spec).per_device, (), self._tools.clock.now(),
+            min_dwell=0.0, drain_busy=False,
+        )  # fmt: skip
+        return isinstance(found, Placement) and all(
+            ledger.free(device) >= size for device, size in found.device_bytes.items()
+        )
+
+    def no_longer_wanted(self, model: str) -> None:
+        """Take a wish back that has not become a load."""
+        if self.loading(model) is None and self.require(model).state in {State.STOPPED, State.SLEEPING}:
+            self._wishes.drop(model)
