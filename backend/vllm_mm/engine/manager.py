@@ -17,12 +17,10 @@ from vllm_mm.domain.errors import ConfigError, Conflict, MMError, ShuttingDown, 
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State
-from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import launching, survey
-from vllm_mm.engine.acts import Acts
 from vllm_mm.engine.footprints import Footprints
 from vllm_mm.engine.instance import ModelInstance, Tools
 from vllm_mm.engine.lease import Lease

@@ -372,6 +372,71 @@ export interface paths {
         patch: operations["change_model"];
         trace?: never;
     };
+    "/api/devices/leases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Device Leases
+         * @description Those that wait for their room, that are held, and that ended but whose models are still coming back.
+         */
+        get: operations["list_device_leases"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/devices/leases/{lease}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Device Lease
+         * @description One of them.
+         */
+        get: operations["get_device_lease"];
+        put?: never;
+        post?: never;
+        /**
+         * End Device Lease
+         * @description End it now: the memory is the models' again.
+         */
+        delete: operations["end_device_lease"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/devices/{device}/leases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Ask For Device Lease
+         * @description Drain, sleep or stop the cheapest models until that much of the device is free, and keep it free for a while; then
+         *     what went and was wanted is started again. 409 with the reason where it can never be.
+         */
+        post: operations["ask_for_device_lease"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/instances": {
         parameters: {
             query?: never;
@@ -604,6 +669,63 @@ export interface components {
             /** @description The engine on its way out; null when none ran. */
             instance: components["schemas"]["InstanceOut"] | null;
         };
+        /**
+         * DeviceLeaseIn
+         * @description What is asked for.
+         */
+        DeviceLeaseIn: {
+            /**
+             * Free
+             * @description Bytes, or text such as "10GiB".
+             */
+            free: number | string;
+            /**
+             * For
+             * @description From the moment at which the memory is free: seconds, or text such as "2h"; at most 7 days.
+             */
+            for: number | string;
+            /**
+             * Note
+             * @description What it is for; for people.
+             * @default
+             */
+            note: string;
+        };
+        /**
+         * DeviceLeaseOut
+         * @description Device memory for something that is not an engine of this server.
+         */
+        DeviceLeaseOut: {
+            /** Id */
+            id: string;
+            /** Device */
+            device: string;
+            /** Bytes */
+            bytes: number;
+            stage: components["schemas"]["vllm_mm__domain__device_leases__Stage"];
+            /**
+             * Reason
+             * @description What it waits for, or why it ended.
+             */
+            reason: string;
+            /** Note */
+            note: string;
+            /** By */
+            by: string;
+            /** Asked At */
+            asked_at: number;
+            /** Held At */
+            held_at: number | null;
+            /**
+             * Ends At
+             * @description Null until it is held.
+             */
+            ends_at: number | null;
+            /** Ended At */
+            ended_at: number | null;
+            /** Evicted */
+            evicted: components["schemas"]["EvictedOut"][];
+        };
         /** DeviceOut */
         DeviceOut: {
             /** Id */
@@ -684,6 +806,16 @@ export interface components {
          */
         ErrorOut: {
             error: components["schemas"]["ErrorBody"];
+        };
+        /** EvictedOut */
+        EvictedOut: {
+            /** Model */
+            model: string;
+            /**
+             * Wanted
+             * @description It comes back when the lease ends.
+             */
+            wanted: boolean;
         };
         /**
          * FootprintOut
@@ -1306,12 +1438,6 @@ export interface components {
          * @enum {string}
          */
         Source: "file" | "api";
-        /**
-         * Stage
-         * @description When a forecast was made that is compared with what came.
-         * @enum {string}
-         */
-        Stage: "queued" | "decided";
         /** StartLimitsOut */
         StartLimitsOut: {
             /** Stall */
@@ -1466,6 +1592,17 @@ export interface components {
              */
             problems: string[];
         };
+        /**
+         * Stage
+         * @enum {string}
+         */
+        vllm_mm__domain__device_leases__Stage: "asked" | "held" | "ended";
+        /**
+         * Stage
+         * @description When a forecast was made that is compared with what came.
+         * @enum {string}
+         */
+        vllm_mm__domain__estimates__Stage: "queued" | "decided";
     };
     responses: never;
     parameters: never;
@@ -3761,6 +3898,288 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_device_leases: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceLeaseOut"][];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_device_lease: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceLeaseOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    end_device_lease: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                lease: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceLeaseOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    ask_for_device_lease: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for the settled state; without it the answer comes at once. */
+                wait?: number | null;
+            };
+            header?: never;
+            path: {
+                device: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeviceLeaseIn"];
+            };
+        };
+        responses: {
+            /** @description The memory is free, with `wait`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceLeaseOut"];
+                };
+            };
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceLeaseOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */
