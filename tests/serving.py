@@ -49,8 +49,13 @@ def _is_real(model: Mapping[str, Any]) -> bool:
 
 
 def reap(pids: Iterable[int]) -> None:
-    """Those that are dead and became our children when their parents died, which is so where this process reaps orphans."""
-    for pid in pids:
+    """Those, and who was in a session of theirs, that are dead and became our children when their parents died, which is so where
+    this process reaps orphans."""
+    wanted = set(pids)
+    for pid, stat in procfs.table().items():
+        if stat.ppid == os.getpid() and stat.dead and stat.sid in wanted:
+            wanted.add(pid)
+    for pid in wanted:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 

@@ -89,7 +89,7 @@ def real(rounds: int, vllm: Installation) -> Kind:
         "defaults": {
             "idle": {"sleep_after": None, "stop_after": "30s"},
             "retry": {"backoff": "500ms", "backoff_max": "2s", "max_failures": 1000},
-            "start": {"stall": "60s", "deadline": "120s", "probe": "20s"},
+            "start": {"stall": "180s", "deadline": "240s", "probe": "60s"},
         },
         "models": {"one": tiny, "org/two": {**tiny, "aliases": ["two"]}, "three": tiny, "broken": broken},
     }  # fmt: skip

@@ -111,7 +111,7 @@ class Sim:
     ) -> None:
         self.http.close()
         deadline = time.monotonic() + 5
-        seen = {process.pid for process in self.tree()}
+        seen = {self.process.pid, *(process.pid for process in self.tree())}
         while self.tree() and time.monotonic() < deadline:
             for process in self.tree():
                 with contextlib.suppress(ProcessLookupError):
