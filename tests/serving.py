@@ -93,7 +93,7 @@ class Serving:
     def log(self) -> str:
         return (self.folder / "server.log").read_text()
 
-    async def start(self, seconds: float = 30.0) -> None:
+    async def start(self, seconds: float = 120.0) -> None:
         """Returns when it serves. The port of the first start is kept."""
         argv = [
             sys.executable,
