@@ -17,6 +17,7 @@ import httpx
 import yaml
 
 from serving import Serving
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.engine import procfs
 from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
 
@@ -76,9 +77,24 @@ async def running(
                 if serving.pid in serving.left():
                     assert await serving.stop() == 0, serving.log[-3000:]
                 assert serving.left() == {}
+                assert unexplained(serving) == []
                 assert "Traceback" not in serving.log, serving.log[-5000:]
             finally:
                 serving.end()
+
+
+DECIDED = ("instance.", "swap.", "lease.", "alert.", "device.", "sleep.", "wake.")
+"""Events of these kinds have a decision or a fault behind them, and so a code."""
+
+
+def unexplained(serving: Serving) -> list[tuple[str, str, str]]:
+    """Events without a code that `domain.reasons` knows."""
+    known = {reason.value for reason in Reason}
+    return [
+        (kind, cause, data)
+        for kind, cause, data in serving.rows("select kind, cause, data from events")
+        if kind.startswith(DECIDED) and json.loads(data).get("code") not in known
+    ]
 
 
 class Case:

@@ -1,5 +1,7 @@
 """Reasons: a code for programs, a sentence for people."""
 
+from pathlib import Path
+
 import pytest
 
 from vllm_mm.domain.reasons import Reason, of_event, split
@@ -50,3 +52,10 @@ def test_a_bare_code_is_told_by_its_meaning() -> None:
 def test_the_code_of_an_event(kind: str, cause: str, reason: str, code: Reason | None) -> None:
     """Its reason says it, else its cause, else its kind; where no decision is behind it there is none."""
     assert of_event(kind, cause, reason) is code
+
+
+def test_the_documentation_explains_every_code() -> None:
+    """docs/scheduling.md has each code with its meaning, in the order of the enumeration, and none that does not exist."""
+    page = (Path(__file__).parents[3] / "docs" / "scheduling.md").read_text()
+    table = page.partition("| code | meaning |")[2].splitlines()[2:]
+    assert [row for row in table if row] == [f"| `{reason.value}` | {reason.meaning} |" for reason in Reason]
