@@ -146,7 +146,7 @@ def add_to(kinds: Any) -> None:
     """`scripts/bench policies`."""
     one = kinds.add_parser("policies", help="scheduling policies in virtual time, and the offline optimum")
     one.add_argument("--json", action="store_true", help="print one JSON object")
-    one.add_argument("--policy", default="brain,lru,fifo,candidate", help="what to compare")
+    one.add_argument("--policy", default="brain,first,lru,arrival,fifo", help="what to compare")
     one.add_argument("--max-wait", type=float, default=20.0, help="seconds")
     one.add_argument("--min-dwell", type=float, default=5.0, help="seconds")
     one.add_argument("--seed", type=int, default=1)

@@ -108,7 +108,7 @@ def alike(draw: st.DrawFn) -> Scene:
     )
 
 
-@pytest.mark.parametrize("policy", ["brain", "candidate"])
+@pytest.mark.parametrize("policy", ["brain", "first"])
 @settings(max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(scene=alike())
 def test_nobody_starves(policy: str, scene: Scene) -> None:
@@ -146,7 +146,7 @@ def ratios(policy: str, load: float, made: Sequence[Sequence[Request]]) -> list[
 
 
 @pytest.mark.parametrize("load", [3.0, 20.0])
-@pytest.mark.parametrize(("policy", "most"), [("brain", 1.25), ("candidate", 1.2), ("lru", None), ("fifo", None)])
+@pytest.mark.parametrize(("policy", "most"), [("brain", 1.25), ("first", None), ("lru", None), ("fifo", None)])
 def test_how_far_from_the_offline_optimum(policy: str, most: float | None, load: float) -> None:
     """Over 150 small windows nobody beats the optimum, and the server's policies are within 1.25 of it on average."""
     found = ratios(policy, load, windows(150, seed=7))
@@ -161,5 +161,5 @@ def test_newcomers_do_not_pass_an_overdue_model_one_after_the_other(seed: int) -
     models = [VirtualModel(f"m{n}", 10, EngineTimes(load=19.0)) for n in range(20)]
     trace = generate(Kind.BURSTS, [m.id for m in models], 300 / 3600, 7200.0, seed=seed)
     terms = Terms(Rules(20.0, 0.0))
-    outcome = simulate(trace, models, [Device("d", 10, kind="sim")], POLICIES["candidate"], terms)
+    outcome = simulate(trace, models, [Device("d", 10, kind="sim")], POLICIES["brain"], terms)
     assert bound(outcome, models, terms).held

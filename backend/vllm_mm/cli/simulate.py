@@ -47,6 +47,13 @@ def simulate(
     ] = "0",
     max_wait: Annotated[str | None, typer.Option("--max-wait", help="What if swap.max_wait were this? 20s")] = None,
     min_dwell: Annotated[str | None, typer.Option("--min-dwell", help="What if swap.min_dwell were this? 5s")] = None,
+    quantum: Annotated[str | None, typer.Option("--quantum", help="What if swap.quantum were this? 10s")] = None,
+    drain_timeout: Annotated[
+        str | None, typer.Option("--drain-timeout", help="What if swap.drain_timeout were this? 60s")
+    ] = None,
+    on_drain_timeout: Annotated[
+        str | None, typer.Option("--on-drain-timeout", help="What if swap.on_drain_timeout were preempt, cut or wait?")
+    ] = None,
     patience: Annotated[
         str | None, typer.Option("--patience", help="A request gives up after waiting this long; never, if not given.")
     ] = None,
@@ -96,7 +103,18 @@ def simulate(
             scenario = _plain(models, footprint, memory, times, options)
         else:
             scenario = _declared(_settings(config, data_dir), memory, times, options, learned=learned)
-        terms = _terms(scenario, sleep_budget, max_wait, min_dwell, patience)
+        terms = _terms(
+            scenario,
+            sleep_budget,
+            patience,
+            {
+                "max_wait": max_wait,
+                "min_dwell": min_dwell,
+                "quantum": quantum,
+                "drain_timeout": drain_timeout,
+                "on_drain_timeout": on_drain_timeout,
+            },
+        )
         requests = _requests(trace, scenario, _kind(tags), seed, skew)
         _run(requests, scenario, terms, policy, trace, plot, json=json)
     except (TraceError, ScenarioError, NoPlot) as error:
@@ -233,24 +251,27 @@ def _learned(settings: "Settings") -> "tuple[Mapping[str, float], Mapping[tuple[
     return run(read())
 
 
-def _terms(
-    scenario: Scenario, sleep_budget: str, max_wait: str | None, min_dwell: str | None, patience: str | None
-) -> "Terms":
+def _terms(scenario: Scenario, sleep_budget: str, patience: str | None, changes: "Mapping[str, str | None]") -> "Terms":
+    """`changes`: of the configuration's `swap`, in its own words. Raises ValueError."""
     from math import inf  # noqa: PLC0415  # only here
+
+    from pydantic import ValidationError  # noqa: PLC0415  # as above
 
     from vllm_mm.domain.scheduling import Rules  # noqa: PLC0415  # as above
     from vllm_mm.settings import SwapConfig, parse_duration, parse_size  # noqa: PLC0415  # as above
     from vllm_mm.virtual.fleet import Terms  # noqa: PLC0415  # as above
 
     swap = scenario.settings.swap if scenario.settings is not None else SwapConfig()
-    rules = Rules(
-        parse_duration(max_wait) if max_wait is not None else swap.max_wait,
-        parse_duration(min_dwell) if min_dwell is not None else swap.min_dwell,
-        swap.quantum,
-    )
+    given = {name: value for name, value in changes.items() if value is not None}
+    try:
+        swap = SwapConfig.model_validate({**swap.model_dump(), **given})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ValueError(f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg']}") from error
     return Terms(
-        rules=rules,
+        rules=Rules(swap.max_wait, swap.min_dwell, swap.quantum),
         drain_timeout=inf if swap.on_drain_timeout == "wait" else swap.drain_timeout,
+        preempt=swap.on_drain_timeout == "preempt",
         sleep_budget=parse_size(sleep_budget),
         patience=parse_duration(patience) if patience is not None else inf,
     )
@@ -304,7 +325,10 @@ def _run(
             "trace": trace, "requests": len(requests), "seconds": requests[-1].at, "devices": memory,
             "models": {m.id: m.memory for m in scenario.models},
             "terms": {
-                "max_wait": terms.rules.max_wait, "min_dwell": terms.rules.min_dwell, "sleep_budget": terms.sleep_budget,
+                "max_wait": terms.rules.max_wait, "min_dwell": terms.rules.min_dwell,
+                "quantum": terms.rules.quantum, "preempt": terms.preempt,
+                "drain_timeout": None if terms.drain_timeout == float("inf") else terms.drain_timeout,
+                "sleep_budget": terms.sleep_budget,
                 "patience": None if terms.patience == float("inf") else terms.patience,
             },
         }  # fmt: skip

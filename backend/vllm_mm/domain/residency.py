@@ -27,6 +27,8 @@ class Resident:
     priority: int = 0
     frozen: int = 0
     """Requests that are frozen in it while it sleeps: it is never stopped for room, because they would be lost."""
+    missed: float = 0.0
+    """What its going is expected to cost, in seconds that its clients will wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,14 @@ def place(
 
     Explicit ids are all used, each with `per_device` bytes; otherwise `count` distinct devices of one kind. Without
     victims the tightest fit wins (with `spread` the widest: small models share no device while there is another), and one
-    that need not wait for leavers before one that must. With victims: the fewest
-    busy ones, then the fewest at all, then sleeping before ready, lower priority and longer unused first; none of them
-    could be left out. Exact while the search is small, greedy beyond.
+    that need not wait for leavers before one that must. With victims: the fewest busy ones, then the fewest at all, then
+    sleeping before ready, lower priority, less missed and longer unused first; none of them could be left out. Exact while the
+    search is small, greedy beyond.
 
-    Pinned instances are never victims, nor are sleepers with frozen requests; instances with leases only when `drain_busy` (the aging bound was reached, or an
-    operator asked); nobody within `min_dwell` seconds of becoming ready. Loading, draining and stopping instances are
-    not victims (a leaver's memory is already counted on). `closed` devices are kept for somebody else. Devices with a
-    problem are not used, not even when they were asked for: that is told, and is not permanent.
+    Pinned instances are never victims, nor are sleepers with frozen requests; instances with leases only when `drain_busy`
+    (the aging bound was reached, or an operator asked); nobody within `min_dwell` seconds of becoming ready. Loading, draining
+    and stopping instances are not victims (a leaver's memory is already counted on). `closed` devices are kept for somebody
+    else. Devices with a problem are not used, not even when they were asked for: that is told, and is not permanent.
     """
     pools = _pools(ledger, wish, per_device, residents)
     if isinstance(pools, NoPlacement):
@@ -105,14 +107,15 @@ class _Candidate:
     busy: bool
     awake: bool
     priority: int
+    missed: float
     last_used: float
     free_at: float
     """When it will have dwelt long enough."""
 
     @property
-    def worth(self) -> tuple[bool, bool, int, float, str]:
+    def worth(self) -> tuple[bool, bool, int, float, float, str]:
         """Ascending in the order of eviction."""
-        return (self.busy, self.awake, self.priority, self.last_used, self.model)
+        return (self.busy, self.awake, self.priority, self.missed, self.last_used, self.model)
 
 
 def _candidate(ledger: Ledger, resident: Resident, min_dwell: float) -> _Candidate | None:
@@ -127,7 +130,7 @@ def _candidate(ledger: Ledger, resident: Resident, min_dwell: float) -> _Candida
     since = resident.ready_since if awake and resident.ready_since is not None else -inf
     return _Candidate(
         resident.model, held.device_bytes, resident.leases > 0, awake,
-        resident.priority, resident.last_used, since + min_dwell,
+        resident.priority, resident.missed, resident.last_used, since + min_dwell,
     )  # fmt: skip
 
 
@@ -233,11 +236,12 @@ class _Search:
         return tuple(chosen)
 
 
-def _regret(victims: Sequence[_Candidate]) -> tuple[int, list[int], list[float], list[str]]:
-    """Among sets of the same size: fewer awake, then the dearest of each is compared first."""
+def _regret(victims: Sequence[_Candidate]) -> tuple[int, list[int], float, list[float], list[str]]:
+    """Among sets of the same size: fewer awake, then lower priorities, then who is missed least and was used longest ago."""
     return (
         sum(v.awake for v in victims),
         sorted((v.priority for v in victims), reverse=True),
+        sum(v.missed for v in victims),
         sorted((v.last_used for v in victims), reverse=True),
         [v.model for v in victims],
     )

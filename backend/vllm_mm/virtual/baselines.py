@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf
 
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Ledger, Placement, Resident, place
@@ -17,8 +18,11 @@ def fifo(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
     lanes = {lane.model: lane for lane in view.lanes if lane.oldest is not None}
     slots = {model: lane.free_slots for model, lane in lanes.items()}
     granted: dict[str, list[Ticket]] = {}
-    head: Lane | None = None
+    head: Lane | None = min((n for n in lanes.values() if n.frozen), key=_since, default=None)
+    until = head.frozen_since if head is not None and head.frozen_since is not None else inf
     for ticket in _in_order(view):
+        if ticket.arrived > until:
+            break
         lane = lanes[ticket.model]
         if lane.state is not State.READY or slots[ticket.model] <= 0:
             head = lane
@@ -35,6 +39,13 @@ def fifo(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
     told = {d.model for d in decisions}
     first = head.model if head is not None else ""
     return (*decisions, *(Hold(m, f"order: {first} was asked for first") for m in lanes if m not in told))
+
+
+def arrival(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
+    """What proxies do that swap models: every request that comes for a model which is not there has it loaded, in the order
+    of arrival and without collecting others; the least recently used goes, idle ones first, once it has finished. Only a
+    request for a model that is ready, and for which nobody waits, is served at once."""
+    return fifo(view, rules, now)
 
 
 def lru(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
@@ -57,7 +68,7 @@ def lru(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
 
 
 def _since(lane: Lane) -> float:
-    return lane.tickets[0].arrived if lane.tickets else lane.wanted_since or 0.0
+    return lane.oldest or 0.0
 
 
 def _in_order(view: View) -> Iterator[Ticket]:

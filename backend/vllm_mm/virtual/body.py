@@ -1,20 +1,16 @@
 """An instance in virtual time, and what decisions see of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Ledger, Resident
-from vllm_mm.domain.scheduling import Lane, Ticket
+from vllm_mm.domain.scheduling import Backlog, Expected, Habits, Lane, SwapTimes, Ticket, View
 from vllm_mm.domain.specs import DeviceWish
 from vllm_mm.virtual.engine import Decoder, VirtualModel
-from vllm_mm.virtual.outlook import Backlog, Outlook, Rate
 from vllm_mm.virtual.records import LoadRecord, Served
-
-LEARN = 0.1
-"""Weight of the latest request in what is known of a model's requests."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,13 +36,12 @@ class Body:
     since: float | None = None
     """Since when it serves; None when it does not."""
     slept_on: tuple[str, ...] = ()
-    rate: Rate = field(default_factory=Rate)
+    habits: Habits = field(default_factory=Habits)
     arrived: float = 0.0
     """Sum of the arrival times of its tickets."""
-    work: float = 5.0
-    """A request's seconds on the engine, as learned."""
-    wait: float = 0.0
-    """A request's seconds from arrival to lease, as learned."""
+    prefills: dict[int, float] = field(default_factory=dict[int, float])
+    """When the prompts that are not in yet will be; while frozen, the seconds that are left."""
+    frozen_since: float | None = None
     rivals: int = 0
     """Most models that waited for a load at once since somebody waits for this one."""
 
@@ -58,16 +53,16 @@ class Body:
         """Whether it can, and the host would have room for it alone."""
         return self.model.times.sleeps and self.model.host_bytes <= budget
 
-    def swap(self, budget: int, *, asleep: bool) -> float:
-        """Seconds for one like it to go, and for it to come."""
+    @property
+    def waits(self) -> bool:
+        """Somebody waits for it, or in it."""
+        return bool(self.tickets) or self.frozen_since is not None
+
+    def expected(self, budget: int, now: float) -> Expected:
         times = self.model.times
-        return (times.sleep if self.may_sleep(budget) else times.stop) + (times.wake if asleep else times.load)
-
-    def learn_wait(self, seconds: float) -> None:
-        self.wait += LEARN * (seconds - self.wait)
-
-    def learn_work(self, seconds: float) -> None:
-        self.work += LEARN * (seconds - self.work)
+        return self.habits.expected(
+            SwapTimes(times.load, times.wake, times.stop, times.sleep), now, sleeps=self.may_sleep(budget)
+        )
 
     def lane(self) -> Lane:
         """Of the tickets as many as a decision can depend on: one more than it may grant."""
@@ -76,34 +71,23 @@ class Body:
         wish = DeviceWish(ids=self.slept_on) if state is State.SLEEPING and self.slept_on else model.wish
         return Lane(
             model.id, state, tuple(islice(self.tickets.values(), free + 1)), None, wish, model.memory, free,
-            model.priority, served_until=self.served_until,
+            model.priority, served_until=self.served_until, backlog=Backlog(len(self.tickets), self.arrived),
+            frozen=len(self.running) if self.frozen_since is not None else 0, frozen_since=self.frozen_since,
         )  # fmt: skip
 
 
-def residents(bodies: Mapping[str, Body]) -> list[Resident]:
-    """Those that may hold memory."""
-    return [
-        Resident(name, b.state, len(b.running), b.model.pinned, b.last_used, b.ready_since, b.model.priority)
-        for name, b in bodies.items()
-        if b.state is not State.STOPPED
-    ]
+def view(
+    bodies: Mapping[str, Body], lanes: Iterable[Body], ledger: Ledger, now: float, budget: int, *, weighs: bool
+) -> View:
+    """What a decision about `lanes` may depend on; with expectations for a policy that weighs them."""
+    asked, here = list(lanes), [b for b in bodies.values() if b.state is not State.STOPPED]
+    known = {b.model.id: b.expected(budget, now) for b in (*asked, *here)} if weighs else {}
+    return View([b.lane() for b in asked], [_resident(b) for b in here], ledger, known)
 
 
-def outlook(
-    bodies: Mapping[str, Body],
-    lanes: Mapping[str, Body],
-    waiting: Mapping[str, Body],
-    ledger: Ledger,
-    now: float,
-    budget: int,
-) -> Outlook:
-    """The view of `lanes`, with what is known of all models; `waiting` are those with tickets."""
-    return Outlook(
-        [b.lane() for b in lanes.values()], residents(bodies), ledger,
-        swap={m: b.swap(budget, asleep=b.state is State.SLEEPING) for m, b in bodies.items()},
-        back={m: b.swap(budget, asleep=b.may_sleep(budget)) for m, b in bodies.items()},
-        work={m: b.work for m, b in bodies.items()},
-        rates={m: b.rate.at(now) for m, b in bodies.items()},
-        waits={m: b.wait for m, b in bodies.items()},
-        waiting={m: Backlog(len(b.tickets), b.arrived) for m, b in waiting.items()},
+def _resident(body: Body) -> Resident:
+    model, frozen = body.model, body.frozen_since is not None
+    return Resident(
+        model.id, body.state, 0 if frozen else len(body.running), model.pinned, body.last_used, body.ready_since,
+        model.priority, frozen=len(body.running) if frozen else 0,
     )  # fmt: skip

@@ -163,6 +163,23 @@ class Decoder:
             done.append(heapq.heappop(self._heap)[1])
         return done
 
+    def freeze(self, now: float) -> None:
+        """Nothing goes on until `thaw`."""
+        self._advance(now)
+        self._busy_until = max(0.0, self._busy_until - now)
+
+    def thaw(self, now: float, recompute: float) -> float:
+        """Everything goes on, after `recompute` tokens of prompts and answers were taken in anew: sleep throws their KV
+        cache away. Returns the seconds by which prompts that were being taken in are late: add them to what was left."""
+        late = recompute / self._prefill
+        self._now = now
+        self._busy_until += now + late
+        return late
+
+    def produced(self, output: int, sequence: int) -> float:
+        """Tokens of `output` that a sequence which has joined has decoded; 0 for others."""
+        return next((output - (target - self._tokens) for target, n in self._heap if n == sequence), 0.0)
+
     def _advance(self, now: float) -> None:
         active = now - max(self._now, self._busy_until)
         if active > 0:

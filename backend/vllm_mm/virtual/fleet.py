@@ -2,7 +2,7 @@
 
 Time is a number that jumps from event to event; nothing waits and nothing is asynchronous. The decisions are the server's
 own (`domain.scheduling.decide` over the ledger of `domain.residency`), or those of another policy with the same signature.
-What is not modelled: failures, KV caches that overflow, and freezing of requests.
+What is not modelled: failures, and KV caches that overflow.
 """
 
 import heapq
@@ -13,8 +13,8 @@ from math import inf
 
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Device, Ledger, Placement, place
-from vllm_mm.domain.scheduling import Grant, Hold, Load, Rules, Ticket, View
-from vllm_mm.virtual.body import Body, outlook, residents
+from vllm_mm.domain.scheduling import Grant, Hold, Load, Rules, Ticket
+from vllm_mm.virtual.body import Body, view
 from vllm_mm.virtual.engine import Decoder, VirtualModel
 from vllm_mm.virtual.policies import Policy
 from vllm_mm.virtual.records import LoadRecord, Outcome, Served, Unserved
@@ -30,7 +30,9 @@ class Terms:
 
     rules: Rules = field(default_factory=Rules)
     drain_timeout: float = 60.0
-    """Requests that are left after a drain of this long are cut; infinity lets them finish."""
+    """Requests that are left after a drain of this long are cut or frozen; infinity lets them finish."""
+    preempt: bool = False
+    """They are frozen, where their engine can sleep and the host has the memory: they go on when it is awake again."""
     sleep_budget: int = 0
     """Host memory for engines that are put to sleep instead of stopped; 0 stops them."""
     patience: float = inf
@@ -89,7 +91,7 @@ class Fleet:
                 self._round()
             if self._waiting == 0 and following is None and not any(b.running for b in self._bodies.values()):
                 break
-        if self._waiting:
+        if self._lanes:
             raise Stuck(
                 f"{self._waiting} requests wait for {', '.join(self._lanes)}, and nothing would happen any more under "
                 f"the policy {self._policy.name}"
@@ -105,15 +107,15 @@ class Fleet:
         body = self._bodies[request.model]
         ticket = Ticket(f"t{number}", request.model, self.now, self.now + self._terms.patience)
         self._prompts[ticket.id] = request
-        body.rate.note(self.now)
+        body.habits.arrived(self.now)
         free = body.state is State.READY and len(body.running) < body.model.concurrency
         if self._policy.passes and free and not body.tickets:
             self._lease(body, ticket)
             return
-        if not body.tickets:
+        if not body.waits:
             self._lanes[request.model] = body
             body.rivals = 0
-        matters = not (body.loading or (self._policy.heads and body.tickets))
+        matters = not (body.loading or (body.tickets and not self._policy.weighs))
         body.tickets[ticket.id] = ticket
         body.arrived += self.now
         self._waiting += 1
@@ -131,15 +133,22 @@ class Fleet:
         decoder = body.decoder
         if decoder is None:
             raise ValueError(f"{request.model} gives no leases: it is {body.state}")
-        served = Served(request.model, ticket.arrived, self.now, request.output)
+        served = Served(request.model, ticket.arrived, self.now, request.output, prompt=request.prompt)
         self._out.served.append(served)
         body.running[number] = served
-        body.learn_wait(self.now - ticket.arrived)
-        self._at(decoder.admit(self.now, request.prompt), "prefilled", request.model, number)
+        body.habits.leased(self.now - ticket.arrived)
+        self._prefill(body, number, decoder.admit(self.now, request.prompt))
+
+    def _prefill(self, body: Body, number: int, until: float) -> None:
+        body.prefills[number] = until
+        self._at(until, "prefilled", body.model.id, number)
 
     def _prefilled(self, body: Body, number: int) -> None:
         served, decoder = body.running.get(number), body.decoder
-        if served is None or decoder is None:  # it was cut
+        if body.prefills.get(number) != self.now or body.frozen_since is not None:  # it was cut, or frozen meanwhile
+            return
+        del body.prefills[number]
+        if served is None or decoder is None:
             return
         served.first_token = self.now
         if served.output == 0:
@@ -163,7 +172,7 @@ class Fleet:
         for number in numbers:
             served = body.running.pop(number)
             served.finished = self.now
-            body.learn_work(self.now - served.leased)
+            body.habits.ended(self.now - served.leased)
         if not numbers or body.running:
             if numbers and body.tickets and body.state is State.READY:
                 self._slot(body)
@@ -173,8 +182,7 @@ class Fleet:
             self._drained(body)
         elif body.state is State.READY:
             self._arm_idle(body)
-            if self._waiting:
-                self._kick()
+            self._kick()
 
     def _reached(self, body: Body, ticket: Ticket) -> None:
         """Its model is ready or being loaded: what the bound on starvation is about."""
@@ -199,7 +207,7 @@ class Fleet:
             del body.tickets[ticket.id]
             body.arrived -= ticket.arrived
         self._waiting -= len(tickets)
-        if not body.tickets:
+        if not body.waits:
             self._lanes.pop(body.model.id, None)
 
     # Instances.
@@ -223,7 +231,10 @@ class Fleet:
             case "ready" if body.launch == what:
                 self._ready(body)
             case "drain over" if body.launch == what and body.state is State.DRAINING:
-                self._cut(body)
+                if self._terms.preempt and body.goal_sleep and self._make_host_room(body):
+                    self._freeze(body)
+                else:
+                    self._cut(body)
             case "asleep" if body.state is State.SUSPENDING:
                 self._asleep(body)
             case "reaped" if body.launch == what and body.state is State.STOPPING:
@@ -240,7 +251,10 @@ class Fleet:
         body.state = State.READY
         body.ready_since = body.last_used = body.since = self.now
         body.served_until = None
-        body.decoder, body.finish_at = Decoder(body.model.times, self.now), inf
+        if body.frozen_since is None:
+            body.decoder, body.finish_at = Decoder(body.model.times, self.now), inf
+        else:
+            self._thaw(body, body.frozen_since)
         if body.load is not None:
             body.load.ready = self.now
         body.load, body.begun = None, False
@@ -268,8 +282,41 @@ class Fleet:
             served.cut = True
             served.finished = self.now
         body.running.clear()
+        body.prefills.clear()
         body.last_used = self.now
         self._drained(body)
+
+    def _freeze(self, body: Body) -> None:
+        """Its requests stay in it, and wait for it to wake like those in its lane."""
+        decoder = body.decoder
+        if decoder is None:
+            raise ValueError(f"{body.model.id} runs nothing that could be frozen")
+        decoder.freeze(self.now)
+        body.prefills = {n: until - self.now for n, until in body.prefills.items()}
+        body.frozen_since = body.last_used = self.now
+        self._out.freezes += 1
+        self._out.draining += self.now - (body.served_until or self.now)
+        if not body.tickets:
+            self._lanes[body.model.id] = body
+            body.rivals = 0
+        self._left(body)
+        body.finish_at, body.ready_since, body.drained_at = inf, None, self.now
+        self._suspend(body)
+
+    def _thaw(self, body: Body, since: float) -> None:
+        decoder = body.decoder
+        if decoder is None:
+            raise ValueError(f"{body.model.id} has nothing to go on with")
+        known = {n: s.prompt + decoder.produced(s.output, n) for n, s in body.running.items() if n not in body.prefills}
+        late = decoder.thaw(self.now, sum(known.values()))
+        for served in body.running.values():
+            served.frozen += self.now - since
+        body.frozen_since = None
+        if not body.tickets:
+            self._lanes.pop(body.model.id, None)
+        for number, left in tuple(body.prefills.items()):
+            self._prefill(body, number, self.now + left + late)
+        self._look_again(body)
 
     def _drained(self, body: Body) -> None:
         self._out.draining += self.now - (body.served_until or self.now)
@@ -277,10 +324,13 @@ class Fleet:
         body.decoder, body.finish_at, body.ready_since = None, inf, None
         body.drained_at = self.now
         if body.goal_sleep and self._make_host_room(body):
-            body.state = State.SUSPENDING
-            self._at(self.now + body.model.times.sleep, "asleep", body.model.id)
+            self._suspend(body)
         else:
             self._stop(body)
+
+    def _suspend(self, body: Body) -> None:
+        body.state = State.SUSPENDING
+        self._at(self.now + body.model.times.sleep, "asleep", body.model.id)
 
     def _stop(self, body: Body) -> None:
         body.state = State.STOPPING
@@ -302,7 +352,8 @@ class Fleet:
         """Stop those that have slept longest until the host has room for one more; False if that is not enough."""
         asleep = self._sleepers()
         room = self._terms.sleep_budget - sum(b.model.host_bytes for b in asleep)
-        spare = sorted((b for b in asleep if b.state is State.SLEEPING and not b.loading), key=lambda b: b.last_used)
+        able = [b for b in asleep if b.state is State.SLEEPING and not b.loading and b.frozen_since is None]
+        spare = sorted(able, key=lambda b: b.last_used)
         while room < body.model.host_bytes and spare:
             gone = spare.pop(0)
             room += gone.model.host_bytes
@@ -316,12 +367,25 @@ class Fleet:
         devices = tuple(held.device_bytes) if held is not None else ()
         ledger = self._ledger.release(name)
         if stays and any(ledger.free_after_leaving(d) < stays for d in devices):
+            self._lose(body)
             self._stop(body)
             return
         body.state, body.slept_on = State.SLEEPING, devices
         self._ledger = ledger.adopt(name, dict.fromkeys(devices, stays)) if stays else ledger
         self._begin_loads()
         self._kick()
+
+    def _lose(self, body: Body) -> None:
+        """What was frozen in it is lost: it cannot stay asleep."""
+        if body.frozen_since is None:
+            return
+        for served in body.running.values():
+            served.cut, served.finished = True, self.now
+        body.running.clear()
+        body.prefills.clear()
+        body.frozen_since = body.decoder = None
+        if not body.tickets:
+            self._lanes.pop(body.model.id, None)
 
     def _arm_idle(self, body: Body) -> None:
         if body.running or body.model.pinned:
@@ -334,7 +398,7 @@ class Fleet:
 
     def _idle(self, body: Body) -> None:
         policy, unused = body.model.idle, self.now - body.last_used + 1e-9
-        if body.running or body.tickets or body.loading:
+        if body.running or body.tickets or body.loading:  # frozen ones are running ones
             return
         if policy.stop_after is not None and unused >= policy.stop_after:
             if body.state is State.READY:
@@ -347,10 +411,10 @@ class Fleet:
     # Decisions.
 
     def _kick(self) -> None:
-        self._kicked = self._waiting > 0
+        self._kicked = bool(self._lanes)
 
     def _slot(self, body: Body) -> None:
-        if self._policy.passes:
+        if not self._policy.ordered:
             self._slots[body.model.id] = body
         else:
             self._kick()
@@ -364,7 +428,10 @@ class Fleet:
         apart = [b for b in self._lanes.values() if b.state is not State.READY]
         for body in apart:
             body.rivals = max(body.rivals, len(apart))
-        for decision in self._policy.decide(self._view(lanes), self._terms.rules, self.now):
+        seen = view(
+            self._bodies, lanes.values(), self._ledger, self.now, self._terms.sleep_budget, weighs=self._policy.weighs
+        )
+        for decision in self._policy.decide(seen, self._terms.rules, self.now):
             body = self._bodies[decision.model]
             match decision:
                 case Grant():
@@ -430,12 +497,6 @@ class Fleet:
             for m, b in self._bodies.items()
             if b.begun
         )
-
-    def _view(self, lanes: Mapping[str, Body]) -> View:
-        budget = self._terms.sleep_budget
-        if self._policy.outlook:
-            return outlook(self._bodies, lanes, self._lanes, self._ledger, self.now, budget)
-        return View([b.lane() for b in lanes.values()], residents(self._bodies), self._ledger)
 
     def _begin_with(self, body: Body) -> None:
         """Pinned and preloaded models are there from the beginning, where they fit."""

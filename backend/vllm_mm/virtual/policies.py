@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from vllm_mm.domain.scheduling import Decision, Rules, View
 from vllm_mm.domain.scheduling import decide as brain
-from vllm_mm.virtual.baselines import fifo, lru
-from vllm_mm.virtual.candidate import candidate
+from vllm_mm.virtual.baselines import arrival, fifo, lru
+from vllm_mm.virtual.first import first
 
 Decide = Callable[[View, Rules, float], tuple[Decision, ...]]
 """One decision per lane that has somebody waiting, in the order in which they are to be carried out."""
@@ -19,11 +19,12 @@ class Policy:
     name: str
     decide: Decide
     passes: bool = True
-    """A request for a READY model with a free slot is served at once, without a decision (as the server does it)."""
-    heads: bool = True
-    """Of those who wait for a model it looks at the oldest only (and at as many as it may grant), not at their number."""
-    outlook: bool = False
-    """It is given an `Outlook` instead of a plain `View`."""
+    """A request for a READY model with a free slot for which nobody waits is served at once, without a decision (as the
+    server does it)."""
+    ordered: bool = False
+    """Nobody in the lanes overtakes, so that a free slot may matter to all of them."""
+    weighs: bool = False
+    """It looks at how many wait and at what is expected, and not only at the oldest (and at as many as it may grant)."""
     summary: str = ""
     """In a few words."""
 
@@ -31,12 +32,13 @@ class Policy:
 POLICIES: Mapping[str, Policy] = {
     p.name: p
     for p in (
-        Policy("brain", brain, summary="the server's own"),
-        Policy("fifo", fifo, passes=False, summary="strictly in order of arrival over all models"),
-        Policy("lru", lru, summary="swap on arrival, evict the least recently used, let it finish"),
-        Policy("candidate", candidate, heads=False, outlook=True, summary="weighs what a swap costs and saves"),
+        Policy("brain", brain, weighs=True, summary="the server's own: weighs what a swap costs and saves"),
+        Policy("first", first, summary="the server's former one: oldest first, with a fixed dwell"),
+        Policy("lru", lru, summary="swap for who waits longest, evict the least recently used, let it finish, serve all who wait"),
+        Policy("arrival", arrival, ordered=True, summary="swap on arrival, evict the least recently used, let it finish, collect nothing"),
+        Policy("fifo", fifo, passes=False, ordered=True, summary="strictly in order of arrival over all models"),
     )
-}
+}  # fmt: skip
 
 
 def pick(names: str) -> Sequence[Policy]:

@@ -18,6 +18,9 @@ class Served:
     finished: float = 0.0
     cut: bool = False
     """Its drain took too long."""
+    prompt: int = 0
+    frozen: float = 0.0
+    """Seconds that it was frozen in its sleeping engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class Outcome:
     """When it was READY or DRAINING, by model: begins and ends."""
     draining: float = 0.0
     """Seconds spent waiting for victims to finish, over all of them."""
+    freezes: int = 0
+    """Drains that ended with requests frozen."""
     ended: float = 0.0
     rounds: int = 0
     """Decisions that were taken."""

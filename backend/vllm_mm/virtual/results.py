@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from vllm_mm.virtual.candidate import QUANTUM
-from vllm_mm.virtual.engine import VirtualModel
+from vllm_mm.domain.scheduling.bound import bound as limit_of
+from vllm_mm.virtual.engine import EngineTimes, VirtualModel
 from vllm_mm.virtual.fleet import Terms
 from vllm_mm.virtual.records import Outcome
 
@@ -41,7 +41,8 @@ class ModelResult:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The bound on starvation: `max_wait` + (models that wait for a load at once - 1) x (swap + quantum)."""
+    """The bound on starvation (`domain.scheduling.bound`): `max_wait` + (models that wait for a load at once - 1) x (swap +
+    quantum)."""
 
     held: bool
     worst: float
@@ -49,9 +50,9 @@ class Bound:
     allowed: float
     """What the bound allows for as many models as waited then. It is nearest to being broken here."""
     swap: float
-    """Seconds of the slowest stop and load."""
+    """Seconds of the longest drain and the slowest stop and load."""
     quantum: float
-    """Seconds for which a model may go on though others are overdue: its dwell and the longest drain."""
+    """Seconds for which a model that became ready may go on though others are overdue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +116,20 @@ def summary(outcome: Outcome, models: Sequence[VirtualModel], terms: Terms) -> R
 
 def bound(outcome: Outcome, models: Sequence[VirtualModel], terms: Terms) -> Bound:
     """Judges the longest waits against what the rules allow."""
-    swap = max((m.times.stop + max(m.times.load, m.times.sleep + m.times.wake) for m in models), default=0.0)
-    drain = max((s.finished - s.leased for s in outcome.served), default=0.0)
-    quantum = max(terms.rules.min_dwell, QUANTUM) + min(terms.drain_timeout, drain)
+    drain = max((s.finished - s.leased - s.frozen for s in outcome.served), default=0.0)
+    swap = min(terms.drain_timeout, drain) + max((_swap(m.times) for m in models), default=0.0)
 
     def allowed(rivals: int) -> float:
-        return terms.rules.max_wait + (rivals - 1) * (swap + quantum)
+        return limit_of(terms.rules, rivals, swap)
 
     shares = [(waited / allowed(rivals), waited, allowed(rivals)) for rivals, waited in outcome.worst.items()]
     share, worst, limit = max(shares, default=(0.0, 0.0, terms.rules.max_wait))
-    return Bound(share <= 1 + 1e-9, worst, limit, swap, quantum)
+    return Bound(share <= 1 + 1e-9, worst, limit, swap, terms.rules.stay)
+
+
+def _swap(times: EngineTimes) -> float:
+    """The slowest way: asleep or not, one goes and one comes."""
+    return max(times.stop, times.sleep) + max(times.load, times.wake)
 
 
 def _model(outcome: Outcome, model: str) -> ModelResult:

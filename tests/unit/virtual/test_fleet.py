@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.scheduling import Hold, Lane, Load, Refuse, Rules, Ticket, View
 from vllm_mm.domain.specs import DeviceWish, IdlePolicy
@@ -64,13 +65,73 @@ def test_a_busy_model_drains_at_the_bound_and_is_cut_at_its_end() -> None:
     assert leases(patient) == [("a", 20.0), ("b", 141.0)]
 
 
+def test_requests_that_are_left_at_the_end_of_a_drain_freeze_and_go_on() -> None:
+    """A (100 s to go from 20 s) is frozen at 51 s, sleeps 1 s for B (52 to 72 s, idle at 73); it wakes for its frozen request
+    when B is idle: no token is lost, and 69 s are left when it is awake at 76 s. Its 3,100 tokens are taken in anew, which takes
+    another 3.1 s."""
+    terms = replace(TERMS, drain_timeout=10.0, preempt=True, sleep_budget=100, rules=Rules(20.0, 0.0, 10.0))
+    outcome = run((0, "a", 100), (21, "b", 1), terms=terms)
+    a, b = outcome.served
+    assert (b.leased, b.finished, b.cut) == (72.0, 73.0, False)
+    assert [(n.model, n.kind, n.decided, n.ready) for n in outcome.loads[1:]] == [
+        ("b", "start", 41.0, 72.0), ("a", "wake", 73.0, 76.0),
+    ]  # fmt: skip
+    assert (a.cut, a.frozen, outcome.freezes) == (False, 25.0, 1)
+    assert a.finished == pytest.approx(76.0 + 3.1 + 69.0)
+
+
+def test_prompts_that_were_being_taken_in_are_late_by_the_freeze() -> None:
+    """A's prompt of 30,000 tokens takes 30 s from 20 s on; frozen from 43 s to 68 s, it is in at 75 s, then 1 s of decoding."""
+    terms = replace(TERMS, drain_timeout=2.0, preempt=True, sleep_budget=100, rules=Rules(20.0, 0.0, 10.0))
+    trace = [Request(0.0, "a", 30_000, 100), Request(21.0, "b", 0, 100)]
+    outcome = simulate(trace, (A, B), [Device("d0", 10, kind="sim")], POLICIES["brain"], terms)
+    a, b = outcome.served
+    assert (b.leased, b.finished) == (64.0, 65.0)
+    assert (a.frozen, a.first_token) == (25.0, pytest.approx(75.01))
+    assert a.finished == pytest.approx(76.0)
+
+
+def test_where_an_engine_cannot_sleep_preemption_cuts() -> None:
+    """No budget for sleepers, or no sleep mode."""
+    terms = replace(TERMS, drain_timeout=10.0, preempt=True)
+    assert [s.cut for s in run((0, "a", 100), (21, "b", 1), terms=terms).served] == [True, False]
+    awake = replace(A, times=replace(TIMES, sleeps=False))
+    terms = replace(terms, sleep_budget=100)
+    assert [s.cut for s in run((0, "a", 100), (21, "b", 1), models=(awake, B), terms=terms).served] == [True, False]
+
+
+def test_what_is_frozen_keeps_the_host_memory() -> None:
+    """Room for one sleeper: A, frozen, keeps it; B is stopped when it makes room."""
+    terms = replace(TERMS, drain_timeout=10.0, preempt=True, sleep_budget=10, rules=Rules(20.0, 0.0, 10.0))
+    outcome = run((0, "a", 100), (21, "b", 1), (200, "b", 1), terms=terms)
+    assert [(n.model, n.kind) for n in outcome.loads] == [("a", "start"), ("b", "start"), ("a", "wake"), ("b", "start")]
+    assert not any(s.cut for s in outcome.served)
+
+
+def test_frozen_requests_have_their_place_in_any_order() -> None:
+    """Also where it is strictly that of arrival: since they froze, they wait like a request that came then."""
+    terms = replace(TERMS, drain_timeout=5.0, preempt=True, sleep_budget=100)
+    for policy in POLICIES:
+        outcome = run((0, "a", 60), (21, "b", 40), (22, "a", 1), (23, "c", 1), policy=policy, terms=terms)
+        assert not any(s.cut for s in outcome.served)
+        assert len(outcome.served) == 4
+
+
+def test_on_arrival_collects_nothing() -> None:
+    """A B A B with room for one: four loads. A request for a model that is ready, and that nobody waits for, is served at once."""
+    order = ((0.0, "a", 1), (0.1, "b", 1), (0.2, "a", 1), (0.3, "b", 1))
+    assert [n.model for n in run(*order, policy="arrival").loads] == ["a", "b", "a", "b"]
+    outcome = run((0.0, "a", 9), (0.1, "c", 1), (25.0, "a", 1), policy="arrival", devices=(10, 10))
+    assert ("a", 25.0) in leases(outcome)
+
+
 def test_strict_fifo_lets_nobody_overtake() -> None:
     """A B A: the third request waits for B although A was there: three loads. The others need two."""
     order = ((0.0, "a", 1), (0.1, "b", 1), (0.2, "a", 1))
     outcome = run(*order, policy="fifo")
     assert [n.model for n in outcome.loads] == ["a", "b", "a"]
     assert leases(outcome) == [("a", 20.0), ("b", 42.0), ("a", 64.0)]
-    for policy in ("brain", "lru", "candidate"):
+    for policy in ("brain", "lru", "first"):
         assert [n.model for n in run(*order, policy=policy).loads] == ["a", "b"]
 
 
@@ -177,7 +238,7 @@ def test_a_short_view_decides_as_the_whole_one() -> None:
     gpus = [Device("d0", 20, kind="sim")]
     brain = POLICIES["brain"]
     short = simulate(trace, models, gpus, brain, TERMS)
-    whole = simulate(trace, models, gpus, replace(brain, heads=False, passes=False), TERMS)
+    whole = simulate(trace, models, gpus, replace(brain, passes=False, ordered=True), TERMS)
     assert leases(short) == leases(whole)
     assert [(n.model, n.victims, n.decided) for n in short.loads] == [
         (n.model, n.victims, n.decided) for n in whole.loads
@@ -208,20 +269,21 @@ def test_percentiles_are_ranks() -> None:
 def test_policies_are_picked_by_name() -> None:
     assert [p.name for p in pick("lru, brain,lru")] == ["lru", "brain"]
     for wrong in ("best", "", ","):
-        with pytest.raises(ValueError, match="there are brain, fifo, lru"):
+        with pytest.raises(ValueError, match="there are brain, first, lru, arrival, fifo"):
             pick(wrong)
 
 
 def test_other_policies_answer_as_the_servers_own() -> None:
-    """A failed model is refused without a reason of their own, a stopped one that fits is loaded."""
+    """A failed model is refused, a stopped one that fits is loaded."""
     lane = Lane("a", State.FAILED, (Ticket("t", "a", 0.0, 1.0),), None, DeviceWish(), 1, 0)
-    for name in ("fifo", "lru", "candidate"):
+    for name in POLICIES:
         decisions = POLICIES[name].decide(View([lane], (), Ledger({"d": Device("d", 10)})), Rules(), 0.0)
-        assert decisions == (Refuse("a", ""),)
+        assert decisions == (Refuse("a", "failed: its last start failed"),)
     stopped = replace(lane, state=State.STOPPED)
-    for name in ("fifo", "lru", "candidate"):
+    for name in POLICIES:
         (load,) = POLICIES[name].decide(View([stopped], (), Ledger({"d": Device("d", 10)})), Rules(), 0.0)
-        assert load == Load("a", {"d": 1}, (), "fits")
+        assert isinstance(load, Load)
+        assert (load.device_bytes, load.victims, split(load.reason)[0]) == ({"d": 1}, (), Reason.FITS)
 
 
 def test_an_hour_of_ten_thousand_requests_is_quick() -> None:

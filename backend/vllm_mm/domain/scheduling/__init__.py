@@ -1,13 +1,16 @@
 """What to load next, and when; whom to grant a lease, and in what order. Pure: time is an argument.
 
-`words` are the question and the answers, `expectations` what the past teaches, `brain` decides, `fairness` shares slots.
+`words` are the question and the answers, `expectations` what the past teaches. `brain` decides: `order` says whose turn it is,
+`worth` whether a swap pays and who would be missed, `board` what is left of the memory within a round, `hindrance` why somebody
+waits, `bound` how long at most, and `fairness` how a model's slots are shared.
 """
 
-from vllm_mm.domain.scheduling.brain import decide, foregone
-from vllm_mm.domain.scheduling.expectations import Backlog, Expected, Habits, Times
+from vllm_mm.domain.scheduling.bound import bound
+from vllm_mm.domain.scheduling.brain import decide, foregone, serve
+from vllm_mm.domain.scheduling.expectations import Backlog, Expected, Habits, SwapTimes
 from vllm_mm.domain.scheduling.words import Decision, Grant, Hold, Lane, Load, Refuse, Rules, Ticket, Turns, View
 
 __all__ = [
-    "Backlog", "Decision", "Expected", "Grant", "Habits", "Hold", "Lane", "Load", "Refuse", "Rules", "Ticket", "Times",
-    "Turns", "View", "decide", "foregone",
+    "Backlog", "Decision", "Expected", "Grant", "Habits", "Hold", "Lane", "Load", "Refuse", "Rules", "SwapTimes", "Ticket",
+    "Turns", "View", "bound", "decide", "foregone", "serve",
 ]  # fmt: skip

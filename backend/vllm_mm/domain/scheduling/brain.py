@@ -1,13 +1,19 @@
-"""What to load next, and when: FIFO lanes, collated by model, with a bound on how long anybody is passed over. Pure."""
+"""The server's policy: whom to grant a lease, and what to load when, for whom to go. Pure.
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
-from math import inf
+Requests for what is ready run at once. For the others `order` says whose turn it is, `worth` whether a swap pays and who
+would be missed least, and `bound` how long anybody can be passed over.
+"""
 
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.residency import Ledger, NoPlacement, Placement, Reservation, place
-from vllm_mm.domain.scheduling.words import Decision, Grant, Hold, Lane, Load, Refuse, Rules, View
-from vllm_mm.domain.specs import DeviceWish
+from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.residency import Reservation
+from vllm_mm.domain.scheduling.board import Board
+from vllm_mm.domain.scheduling.fairness import deal
+from vllm_mm.domain.scheduling.order import by_turn
+from vllm_mm.domain.scheduling.words import Decision, Grant, Hold, Lane, Refuse, Rules, View
+
+ON_THE_WAY = frozenset({State.STARTING, State.WAKING})
+GOING = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
 
 
 def decide(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
@@ -15,160 +21,42 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
 
     Guarantees: a READY lane with free slots is granted whatever other lanes do; loads that fit together are decided
     together; each decision is made against the ledger as the decisions before it will leave it; a lane whose oldest
-    waiter is `max_wait` old takes its room from busy instances too, and no younger lane may take that room first.
+    waiter is `max_wait` old takes its room from busy models too, and no lane that came or was served since then may take
+    that room first.
 
-    Grants come first (they take no room), then the other lanes by the age of their oldest waiter, or by the moment when
-    they were last served if that is later. A READY lane that is only wanted, without tickets, gets no decision.
+    Grants come first (they take no room), then the other lanes by turn. A READY lane that is only wanted, without tickets,
+    gets no decision.
     """
     waiting = [lane for lane in view.lanes if lane.oldest is not None]
-    ready = [_serve(lane) for lane in waiting if lane.state is State.READY and lane.tickets]
+    ready = [serve(lane) for lane in waiting if lane.state is State.READY and lane.tickets]
     granted = {d.model: len(d.tickets) for d in ready if isinstance(d, Grant)}
-    board = _Board(view, rules, now, granted)
-    others = sorted((lane for lane in waiting if lane.state is not State.READY), key=board.turn)
-    return (*ready, *(board.decide(lane) for lane in others))
+    others = [lane for lane in waiting if lane.state is not State.READY]
+    board = Board(view, [lane for lane in others if lane.state not in ON_THE_WAY], granted, rules, now)
+    return (*ready, *(_decide(lane, board) for lane in by_turn(others, view, rules, now)))
 
 
-def _serve(lane: Lane) -> Grant | Hold:
+def serve(lane: Lane) -> Grant | Hold:
+    """What a READY lane gives to those who wait for it."""
     if lane.free_slots <= 0:
-        return Hold(lane.model, "slots: all leases that it may give are out")
-    queue = sorted(lane.tickets, key=lambda t: (-t.priority, t.arrived))
-    return Grant(lane.model, tuple(queue[: lane.free_slots]))
+        return Hold(lane.model, Reason.SLOTS.because("all requests that it may have at a time are running"))
+    tickets, turns = deal(lane.tickets, lane.turns, lane.free_slots)
+    return Grant(lane.model, tickets, turns=turns)
 
 
 def foregone(lane: Lane, own: Reservation | None) -> Hold | Refuse | None:
     """What the state of a lane's own instance decides, whatever the policy; None when there is something to choose:
     a load, or, with a reservation of its `own`, a wake."""
     if lane.state in {State.BACKOFF, State.FAILED}:
-        return Refuse(lane.model, "")
-    if lane.state in {State.DRAINING, State.SUSPENDING, State.STOPPING}:
-        return Hold(lane.model, "stopping")
-    if lane.state in {State.STARTING, State.WAKING}:
-        return Hold(lane.model, "loading")
-    if own is None:
-        return None
-    if own.leaving:
-        return Hold(lane.model, "stopping")
-    if lane.state is State.STOPPED or not own.begun:
-        return Hold(lane.model, "loading: waits for its memory")
+        return Refuse(lane.model, Reason.FAILED.because("its last start failed"))
+    if lane.state in GOING or (own is not None and own.leaving):
+        return Hold(lane.model, Reason.STOPPING.because("it is on its way out, and comes back when it is gone"))
+    if lane.state in ON_THE_WAY:
+        return Hold(lane.model, Reason.LOADING.because(f"it is {lane.state.value}"))
+    if own is not None and (lane.state is State.STOPPED or not own.begun):
+        return Hold(lane.model, Reason.LOADING.because("it waits for the memory that was promised to it"))
     return None
 
 
-class _Board:
-    """What the decisions of one round have changed so far."""
-
-    def __init__(self, view: View, rules: Rules, now: float, granted: Mapping[str, int]) -> None:
-        self._rules = rules
-        self._now = now
-        self._ledger = view.ledger
-        # Who is served in this round is busy; a sleeper that somebody waits for is not idle either: it can be woken at
-        # once, and whoever needs its room for good gets it at the aging bound.
-        wanted = {lane.model for lane in view.lanes if lane.oldest is not None and lane.state is State.SLEEPING}
-        self._residents = [
-            replace(r, leases=r.leases + granted.get(r.model, 0) + (r.model in wanted)) for r in view.residents
-        ]
-        self._closed: dict[str, tuple[str, float | None]] = {}
-        """Devices kept for an overdue lane: its model, and when it can have them."""
-
-    def turn(self, lane: Lane) -> tuple[float, int, str]:
-        """Sort key: who is looked at first."""
-        since = self._overdue_at(lane)
-        if lane.served_until is not None:
-            since = max(since, lane.served_until + self._rules.max_wait)
-        return since, -lane.priority, lane.model
-
-    def decide(self, lane: Lane) -> Decision:
-        own = self._ledger.reservations.get(lane.model)
-        if (decided := foregone(lane, own)) is not None:
-            return decided
-        return self._load(lane, lane.wish) if own is None else self._wake(lane, own)
-
-    def _wake(self, lane: Lane, own: Reservation) -> Decision:
-        out = [d for d in own.device_bytes if d in self._ledger.devices and self._ledger.devices[d].problem]
-        if out and not lane.frozen:  # frozen requests have no other place to go on; all others can be served elsewhere
-            return Hold(
-                lane.model, f"device: {self._ledger.devices[out[0]].why_out}, and it sleeps there; it has to go first"
-            )
-        blocked = [self._closed[d] for d in own.device_bytes if d in self._closed]
-        if blocked:
-            return self._behind(lane, blocked)
-        if all(size >= lane.per_device for size in own.device_bytes.values()):
-            # It is no victim for anybody from now on.
-            self._residents = [r for r in self._residents if r.model != lane.model]
-            return Load(lane.model, dict(own.device_bytes), (), "wake")
-        return self._load(lane, DeviceWish(ids=tuple(own.device_bytes)))
-
-    def _load(self, lane: Lane, wish: DeviceWish) -> Decision:
-        overdue_at = self._overdue_at(lane)
-        overdue = overdue_at <= self._now
-        found = self._place(lane, wish, drain_busy=overdue, closed=self._closed)
-        if isinstance(found, Placement):
-            return self._take(lane, found, overdue=overdue)
-        if found.permanent:
-            return Refuse(lane.model, found.reason)
-        if self._closed and isinstance(self._place(lane, wish, drain_busy=overdue), Placement):
-            return self._behind(lane, list(self._closed.values()))
-        if overdue:
-            self._keep(lane, wish, found.until)
-        return Hold(
-            lane.model, f"{'device' if found.out else 'room'}: {found.reason}", self._soonest(overdue_at, found.until)
-        )
-
-    def _take(self, lane: Lane, found: Placement, *, overdue: bool) -> Load:
-        ledger = self._ledger
-        for victim in found.victims:
-            ledger = ledger.leave(victim)
-        change = ledger.grow if lane.model in ledger.reservations else ledger.reserve
-        self._ledger = change(lane.model, found.device_bytes)
-        if not found.victims:
-            reason = "fits"
-        else:
-            why = "idle" if not overdue else "operator" if lane.urgent else "max_wait"
-            reason = f"{why}: evicts {', '.join(found.victims)}"
-        return Load(lane.model, dict(found.device_bytes), found.victims, reason)
-
-    def _keep(self, lane: Lane, wish: DeviceWish, until: float | None) -> None:
-        """Nobody younger takes the devices where an overdue lane will find room first. While that is not known (loads
-        are in the way): those where it could go with everything but the pinned gone. None if even that is too little
-        (foreign use): it must not keep the others waiting for nothing."""
-        if until is not None:
-            there = self._place(lane, wish, drain_busy=True, closed=self._closed, at=until)
-        else:
-            pinned = {r.model for r in self._residents if r.pinned}
-            rest = {m: r for m, r in self._ledger.reservations.items() if m in pinned or r.let is not None}
-            there = self._place(
-                lane, wish, drain_busy=True, closed=self._closed, ledger=Ledger(self._ledger.devices, rest)
-            )
-        if isinstance(there, Placement):
-            for device in there.device_bytes:
-                self._closed[device] = (lane.model, until)
-
-    def _behind(self, lane: Lane, blocked: Sequence[tuple[str, float | None]]) -> Hold:
-        models = ", ".join(dict.fromkeys(model for model, _ in blocked))
-        until = self._soonest(self._overdue_at(lane), *(u for _, u in blocked))
-        return Hold(lane.model, f"order: {models} waits longer and needs the room", until)
-
-    def _soonest(self, *times: float | None) -> float | None:
-        """The first of them that is not past: time has no other news."""
-        return min((t for t in times if t is not None and self._now < t < inf), default=None)
-
-    def _place(
-        self,
-        lane: Lane,
-        wish: DeviceWish,
-        *,
-        drain_busy: bool,
-        closed: Container[str] = (),
-        at: float | None = None,
-        ledger: Ledger | None = None,
-    ) -> Placement | NoPlacement:
-        """As things stand, without what the model itself holds (a sleeper that needs more)."""
-        return place(
-            (ledger or self._ledger).release(lane.model), wish, lane.per_device, self._residents,
-            self._now if at is None else at,
-            min_dwell=self._rules.min_dwell, drain_busy=drain_busy, closed=closed,
-            spread=self._rules.spread,
-        )  # fmt: skip
-
-    def _overdue_at(self, lane: Lane) -> float:
-        at = lane.overdue_at(self._rules.max_wait)
-        return inf if at is None else at
+def _decide(lane: Lane, board: Board) -> Decision:
+    decided = foregone(lane, board.own(lane.model))
+    return decided if decided is not None else board.load(lane)

@@ -16,7 +16,7 @@ LEARN_TIME = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class SwapTimes:
     """Seconds that an engine takes; the defaults are guesses for one that was never seen doing it."""
 
     start: float = 30.0
@@ -39,7 +39,7 @@ class Times:
 class Expected:
     """Of one model, at one moment. Seconds, and events a second."""
 
-    times: Times = Times()
+    times: SwapTimes = SwapTimes()
     sleeps: bool = False
     """If it has to go it is put to sleep, and not stopped."""
     work: float = 5.0
@@ -121,7 +121,7 @@ class Habits:
     def ended(self, worked: float) -> None:
         self.work += LEARN * (worked - self.work)
 
-    def expected(self, times: Times, now: float, *, sleeps: bool) -> Expected:
+    def expected(self, times: SwapTimes, now: float, *, sleeps: bool) -> Expected:
         return Expected(times, sleeps, self.work, self._rate.at(now), self.wait)
 
 

@@ -120,7 +120,7 @@ class View:
     lanes: Sequence[Lane]
     residents: Sequence[Resident]
     ledger: Ledger
-    expected: Mapping[str, Expected] = field(default_factory=dict[str, Expected], kw_only=True)
+    expected: Mapping[str, Expected] = field(default_factory=dict[str, Expected])
     """By model, of all that are in a lane or resident."""
 
     def of(self, model: str) -> Expected:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from vllm_mm.domain.scheduling.expectations import Backlog, Expected, Habits, Rate, Times, learn_time
+from vllm_mm.domain.scheduling.expectations import Backlog, Expected, Habits, Rate, SwapTimes, learn_time
 
 
 def test_a_swap_is_going_and_coming() -> None:
     """Asleep it wakes, else it starts; what goes sleeps where it can."""
-    times = Times(start=20.0, wake=2.0, stop=1.5, sleep=0.5)
+    times = SwapTimes(start=20.0, wake=2.0, stop=1.5, sleep=0.5)
     cold, warm = Expected(times), Expected(times, sleeps=True)
     assert (cold.swap(asleep=False), cold.swap(asleep=True), cold.back) == (21.5, 3.5, 21.5)
     assert (warm.swap(asleep=False), warm.swap(asleep=True), warm.back) == (20.5, 2.5, 2.5)
@@ -46,13 +46,13 @@ def test_habits_follow_the_latest_requests() -> None:
         habits.arrived(float(second))
         habits.leased(2.0)
         habits.ended(30.0)
-    known = habits.expected(Times(start=9.0), 99.0, sleeps=True)
+    known = habits.expected(SwapTimes(start=9.0), 99.0, sleeps=True)
     assert (known.times.start, known.sleeps) == (9.0, True)
     assert known.wait == pytest.approx(2.0, rel=0.01)
     assert known.work == pytest.approx(30.0, rel=0.01)
     assert known.rate == pytest.approx(1.0, rel=0.2)
     habits.leased(0.0)
-    assert habits.expected(Times(), 99.0, sleeps=False).wait == pytest.approx(1.8, rel=0.01)
+    assert habits.expected(SwapTimes(), 99.0, sleeps=False).wait == pytest.approx(1.8, rel=0.01)
 
 
 def test_a_duration_is_learned_from_the_first_time() -> None:

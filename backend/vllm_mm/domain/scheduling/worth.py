@@ -1,0 +1,66 @@
+"""Whether a swap pays, and who would be missed least. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.residency import Resident
+from vllm_mm.domain.scheduling.expectations import Backlog
+from vllm_mm.domain.scheduling.words import Lane, Rules, View
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What waits for loads, taken together."""
+
+    backlog: Backlog
+    away: float
+    """Seconds in which all of them could be loaded and served once, one after the other."""
+
+
+def demand(lanes: Sequence[Lane], view: View) -> Demand:
+    """`lanes`: those that wait and are not on their way yet."""
+    backlog, away = Backlog(), 0.0
+    for lane in lanes:
+        known = view.of(lane.model)
+        backlog += lane.waiting
+        away += known.swap(asleep=lane.state is State.SLEEPING) + known.work
+    return Demand(backlog, away)
+
+
+def missed(resident: Resident, view: View, wanted: Demand, queued: int) -> float:
+    """Seconds that its clients will wait altogether if it goes now: those who wait for loads come first, then it comes back.
+
+    `queued`: those who wait for one of its slots. What its prefix cache is worth is not known; where nobody is missed, the least
+    recently used goes, whose cache is worth least.
+    """
+    known = view.of(resident.model)
+    away = known.back + wanted.away
+    return known.rate * away**2 / 2 + queued * away
+
+
+def worth_it(resident: Resident, view: View, wanted: Demand) -> bool:
+    """Whether at least as many wait as, over time, wait for the resident itself (its rate x the mean wait of its requests:
+    Little's law). While fewer wait, staying costs less than leaving does in the long run. When little comes that number is
+    small, and the first who waits has a swap at once."""
+    known = view.of(resident.model)
+    return wanted.backlog.count >= known.rate * known.wait
+
+
+def may_go_at(resident: Resident, view: View, wanted: Demand, rules: Rules, *, overdue: bool) -> float:
+    """From when on it may be a victim; infinity when time alone does not bring that.
+
+    A busy one is not told to drain before somebody is overdue: waiting for a moment without requests costs about as much as
+    the drain, and its own clients are served meanwhile. Even then it may use up its quantum first.
+    """
+    if resident.pinned or resident.state not in {State.READY, State.SLEEPING}:
+        return inf
+    if resident.frozen and resident.state is State.SLEEPING:
+        return inf
+    if resident.state is State.SLEEPING or resident.ready_since is None:
+        return -inf if overdue or not resident.leases else inf
+    dwelt = resident.ready_since + rules.min_dwell
+    if not resident.leases and worth_it(resident, view, wanted):
+        return dwelt
+    return max(dwelt, resident.ready_since + rules.stay) if overdue else inf
