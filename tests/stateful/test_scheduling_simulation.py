@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from virtual_fleet import DRAIN, REAP, Arrival, Fleet, Model
 from vllm_mm.domain.scheduling import Rules
+from vllm_mm.domain.scheduling import bound as longest_wait
 
 RULES = Rules(max_wait=20.0, min_dwell=5.0)
 
 
 def bound(models: Sequence[Model]) -> float:
     """The longest that a ticket of a loadable model waits until its model is being loaded."""
-    load = max(m.load for m in models)
-    return RULES.max_wait + (len(models) - 1) * (DRAIN + REAP + load + RULES.min_dwell)
+    return longest_wait(RULES, len(models), DRAIN + REAP + max(m.load for m in models))
 
 
 times = st.integers(0, 1200).map(lambda n: n / 10)
@@ -127,13 +127,13 @@ def test_an_operator_does_not_wait_for_a_busy_model() -> None:
 
 def test_a_large_model_is_not_kept_out_by_small_ones() -> None:
     """Small models take turns on two devices, one of which is always loading or just loaded; the large one, which needs
-    both, still gets them at the first chance after its aging bound: one load and one dwell time later."""
+    both, still gets them soon after its aging bound: two of those that waited already go first, each with its quantum."""
     small = [Model(m, need=10) for m in "abcdef"]
     world = Fleet([10, 10], [Model("big", need=10, devices=2), *small], RULES)
     stream = [Arrival(t * 0.7, "abcdef"[t % 6], work=0.1) for t in range(200)]
     world.arrive([*stream, Arrival(10.0, "big")])
     world.run()
-    assert world.waited[f"t{len(stream)}"] <= RULES.max_wait + REAP + 3.0 + RULES.min_dwell
+    assert world.waited[f"t{len(stream)}"] <= RULES.max_wait + 2 * (REAP + 3.0 + RULES.stay)
 
 
 def test_a_sleeper_wakes_without_a_swap() -> None:

@@ -195,6 +195,14 @@ def test_an_overdue_lane_keeps_only_the_devices_where_it_goes_first() -> None:
     assert c == load("c", {"d0": 30}, Reason.FITS)
 
 
+def test_an_overdue_lane_keeps_its_devices_until_enough_may_go() -> None:
+    """Y may go at 102 and X at 104; B needs the room of both."""
+    lanes = [lane("b", State.STOPPED, 70.0, need=80), lane("c", State.STOPPED, 99.0, need=30)]
+    young = [resident("x", ready_since=99.0), resident("y", ready_since=97.0)]
+    b, c = short(run(lanes, ledger(100, x={"d0": 30}, y={"d0": 30}), young))
+    assert (b, c) == (Hold("b", Reason.DWELL, 102.0), Hold("c", Reason.ORDER, 104.0))
+
+
 def test_an_overdue_lane_behind_loads_keeps_its_devices() -> None:
     """While it is not known when the loads are done, it still holds its place in the order."""
     lanes = [lane("b", State.STOPPED, 70.0, need=80), lane("c", State.STOPPED, 99.0, need=30)]
