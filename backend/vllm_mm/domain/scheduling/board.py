@@ -47,7 +47,9 @@ class Board:
     def load(self, lane: Lane) -> Load | Hold | Refuse:
         """For a lane whose instance is stopped or sleeps."""
         own = self.own(lane.model)
-        out = [d for m in (own.device_bytes if own is not None else ()) if (d := self._ledger.devices.get(m)) and d.problem]
+        out = [
+            d for m in (own.device_bytes if own is not None else ()) if (d := self._ledger.devices.get(m)) and d.problem
+        ]
         if out and not lane.frozen:  # frozen requests have no other place to go on; all others can be served elsewhere
             return Hold(lane.model, Reason.DEVICE.because(f"{out[0].why_out}, and it sleeps there; it has to go first"))
         claims = claims_at(lane, self._rules)

@@ -21,7 +21,7 @@ def hindrance(
         if held.leaving or model == lane.model or not any(held.device_bytes.get(d.id, 0) for d in within):
             continue
         if held.let is not None:
-            code, note = Reason.ROOM, "has what was let to it"
+            code, note = Reason.ROOM, "(let)"
         else:
             code, note = _holder(by_model.get(model), going.get(model, inf), now)
         codes.add(code)
@@ -36,7 +36,7 @@ def hindrance(
         code = Reason.DEVICE
     else:
         code = next((c for c in (Reason.DWELL, Reason.BUSY, Reason.COST) if c in codes), Reason.ROOM)
-    return code, "; ".join([f"it needs {gib(lane.per_device)}", *notes])
+    return code, "; ".join([f"needs {gib(lane.per_device)}", *notes])
 
 
 def _holder(resident: Resident | None, at: float, now: float) -> tuple[Reason, str]:

@@ -448,7 +448,7 @@ def test_a_pinned_model_that_fills_the_device_is_told() -> None:
     assert told(refused) == (Refuse, "b", Reason.NEVER)
     book = ledger(100, p={"d0": 30}, a={"d0": 60})
     (held,) = run([lane("b", State.STOPPED, 99.0)], book, [resident("p", pinned=True), resident("a", leases=1)])
-    assert held.reason == "busy: it needs 0.0 GiB; p is pinned; a serves 1"
+    assert held.reason == "busy: needs 0.0 GiB; p is pinned; a serves 1"
 
 
 @pytest.mark.parametrize(
@@ -476,7 +476,7 @@ def test_a_hold_tells_of_sleepers_others_and_strangers() -> None:
     lanes = [lane("b", State.STOPPED, 99.9, need=4 * 2**30), lane("s", State.SLEEPING, 99.0, need=9 * 2**29)]
     found = {d.model: d for d in run(lanes, book, residents)}
     assert found["b"].reason == (
-        "busy: it needs 4.0 GiB; a could go, which is not enough; s sleeps, and is wanted; others use 1.0 GiB of d0"
+        "busy: needs 4.0 GiB; a could go, which is not enough; s sleeps, and is wanted; others use 1.0 GiB of d0"
     )
 
 
@@ -490,7 +490,7 @@ def test_a_hold_tells_of_devices_that_are_out_of_use_or_let() -> None:
     let = Ledger(let.devices, {"training": replace(let.reservations["training"], let={"d0": 0})})
     (held,) = run([lane("b", State.STOPPED, 1.0)], let)
     assert told(held) == (Hold, "b", Reason.ROOM)
-    assert held.reason.endswith("; training has what was let to it")
+    assert held.reason.endswith("; training (let)")
 
 
 def test_an_operator_waits_for_the_dwell_but_for_no_quantum() -> None:

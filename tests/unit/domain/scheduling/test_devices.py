@@ -28,7 +28,7 @@ def test_who_waits_for_a_device_that_is_out_of_use_is_told_so() -> None:
     """It may be well again: nobody is refused."""
     (held,) = run([lane("a")], Ledger({"d0": SICK}))
     assert isinstance(held, Hold)
-    assert held.reason == "device: needs 0.0 GiB on 1 device(s); d0 is out of use: it is lost"
+    assert held.reason == "device: needs 0.0 GiB; d0 is out of use: it is lost"
 
 
 def test_a_sleeper_is_not_woken_on_a_device_that_is_out_of_use() -> None:
@@ -57,4 +57,4 @@ def test_an_overdue_lane_keeps_no_device_that_is_let() -> None:
     lanes = [lane("a", since=1.0), lane("b", per_device=40)]
     first, second = run(lanes, book)
     assert isinstance(first, Hold)
-    assert second == Load("b", {"d0": 40}, (), "fits")
+    assert second == Load("b", {"d0": 40}, (), "fits: there is room for it on d0")
