@@ -405,6 +405,34 @@ def test_ours_are_those_with_our_mark() -> None:
         child.communicate()
 
 
+def test_an_engine_that_is_ending_is_still_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes a process's environment away first. Its memory is no stranger's for that; a process that was never seen
+    to be ours, or a later one with the same number, does not become it by having no environment."""
+    marks: dict[int, procfs.Marks | None] = {7: procfs.Marks("o", "t"), 8: None}
+    ticks = {7: 100, 8: 100}
+    monkeypatch.setattr(procfs, "read_marks", lambda pid: marks[pid])
+    monkeypatch.setattr(
+        procfs,
+        "read_stat",
+        lambda pid: procfs.Stat(pid, "x", "R", 1, pid, pid, 1, ticks[pid]) if pid in ticks else None,
+    )
+    ours = owned_by("o")
+    assert ours(7)
+    marks[7] = None
+    assert ours(7)
+    assert not ours(8)
+    ticks[7] = 101
+    assert not ours(7)
+    marks[7], ticks[7] = procfs.Marks("o", "t"), 100
+    assert ours(7)
+    marks[7] = procfs.Marks("another", "t")
+    assert not ours(7)
+    marks[7] = None
+    assert not ours(7)
+    del ticks[7]
+    assert not ours(7)
+
+
 def test_frozen_readings_do_not_change_under_the_reader() -> None:
     found, now = inventory(gpu(used=GIB))
     before = found.devices()

@@ -26,6 +26,8 @@ _TOLERANCE_SHARE = 0.05
 """What may be missing of a stopped engine's memory: drivers round, and neighbours breathe."""
 
 
+REMEMBERED = 10_000
+"""Processes of ours that are known again while they end."""
 READ_DEADLINE = 5.0
 """Seconds that a reading may take. NVML answers in milliseconds, or hangs with the GPU."""
 MISSING = "it is not there any more (unplugged, or fallen off the bus)"
@@ -68,11 +70,27 @@ async def _in_a_thread(work: Callable[[], T]) -> T:
 
 
 def owned_by(owner: str) -> Ours:
-    """By the owner mark in the environment: true for engines of an earlier controller of this installation too."""
+    """By the owner mark in the environment: true for engines of an earlier controller of this installation too.
+
+    A process that is ending loses its environment before its memory is accounted for; if it was ours before, it still is.
+    """
+    known: dict[int, procfs.ProcessId] = {}
 
     def ours(pid: int) -> bool:
         marks = procfs.read_marks(pid)
-        return marks is not None and marks.owner == owner
+        if marks is not None and marks.owner != owner:
+            known.pop(pid, None)
+            return False
+        stat = procfs.read_stat(pid)
+        if stat is None:
+            known.pop(pid, None)
+            return False
+        if marks is None:
+            return known.get(pid) == stat.id
+        known[pid] = stat.id
+        if len(known) > REMEMBERED:
+            del known[next(iter(known))]
+        return True
 
     return ours
 
