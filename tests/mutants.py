@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MANAGER = "tests/unit/manager/test_manager.py"
+STRANGERS = "tests/unit/manager/test_strangers.py"
 WORKERS = 2
 """At once: each waits more than it works."""
 
@@ -311,6 +312,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "comment-in-an-event", "a comment is written into the middle of an event", "backend/vllm_mm/gateway/relay.py",
         "        return self.meter.ends_event() and", "        return",
         ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
+    ),
+    Mutant(
+        "stranger-not-seen", "no fresh reading before a start", "backend/vllm_mm/engine/manager.py",
+        "        if self._tools.inventory.age() <= FRESH:\n            return\n", "        return\n",
+        (f"{STRANGERS}::test_a_stranger_that_came_after_the_last_reading_is_seen_before_a_start",),
+    ),
+    Mutant(
+        "promise-outlives-its-room", "a load waits on for room that a stranger took", "backend/vllm_mm/engine/room.py",
+        "        if reason := self.ledger.broken(model):\n            raise ValueError(reason)\n", "",
+        (f"{STRANGERS}::test_a_stranger_that_takes_the_room_while_a_victim_leaves_is_planned_around",),
+    ),
+    Mutant(
+        "start-without-a-last-look", "a start does not look whether the room is still there",
+        "backend/vllm_mm/engine/manager.py", "            self._room.confirm(model)\n", "",
+        (f"{STRANGERS}::test_a_stranger_that_comes_with_the_last_of_the_room_is_seen_before_the_process_is_started",),
+    ),
+    Mutant(
+        "sick-devices-are-used", "placement takes a device that is out of use", "backend/vllm_mm/domain/residency.py",
+        "    sound = [[d for d in p if not ledger.devices[d].problem] for p in pools]\n", "    sound = pools\n",
+        ("tests/unit/domain/test_placement.py", "tests/unit/domain/test_residency.py"),
+    ),
+    Mutant(
+        "spread-is-pack", "placement packs whatever is set", "backend/vllm_mm/domain/residency.py",
+        "        sign = -1 if self.spread else 1\n", "        sign = 1\n", ("tests/unit/domain/test_placement.py",),
+    ),
+    Mutant(
+        "lent-room-counted-twice", "what a borrower uses is taken from the models a second time",
+        "backend/vllm_mm/domain/ledger.py",
+        "        return seen - min(sum(r.device_bytes[device] for r in lets), seen - before)\n", "        return seen\n",
+        ("tests/unit/domain/test_residency.py::test_memory_that_was_let_is_not_taken_away_twice",),
+    ),
+    Mutant(
+        "comeback-for-ever", "a model that comes back after a lease waits for its room for ever",
+        "backend/vllm_mm/control/device_leases.py",
+        '            return True, "there is no room for it"\n', '            return False, ""\n',
+        ("tests/unit/manager/test_device_leases.py::test_what_cannot_come_back_is_told_with_the_reason",),
     ),
 )  # fmt: skip
 
