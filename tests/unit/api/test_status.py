@@ -80,7 +80,7 @@ async def test_queue_shows_who_waits_and_why(api: Admin) -> None:
 async def test_plan_of_a_free_device_starts(api: Admin) -> None:
     """No victims; the place, the size and where the figure comes from."""
     plan = (await api.client.get("/api/plan?model=gpt")).json()
-    assert (plan["model"], plan["act"], plan["reason"]) == ("Qwen/Qwen2.5-7B", "start", "fits")
+    assert (plan["model"], plan["act"], plan["code"]) == ("Qwen/Qwen2.5-7B", "start", "fits")
     assert (plan["devices"], plan["bytes"], plan["victims"]) == ({"gpu0": 20 * GIB}, 20 * GIB, [])
     assert plan["footprint"]["source"] == "declared"
     assert plan["eta_s"] == 30.0
@@ -130,7 +130,7 @@ async def test_plan_that_waits_for_time_alone_names_its_victims(api: Admin) -> N
     plan = (await api.client.get("/api/plan?model=gpt")).json()
     assert (plan["act"], plan["again_in_s"]) == ("wait", 4.0)
     assert plan["eta_s"] == 4.0 + plan["room_s"] + plan["load_s"]
-    assert "just loaded" in plan["reason"]
+    assert plan["code"] == "dwell"
     assert ([v["model"] for v in plan["victims"]], plan["devices"]) == (["a"], {"gpu0": 20 * GIB})
 
 
