@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from vllm_mm.cli.options import Json, Model
+from vllm_mm.cli import estimates
+from vllm_mm.cli.exits import Exit, fail
+from vllm_mm.cli.options import Json
 from vllm_mm.cli.output import clock, count, first_line, print_json, print_table, seconds, size
 from vllm_mm.cli.server import the_server
 
@@ -14,7 +16,7 @@ from vllm_mm.cli.server import the_server
 def add_to(app: typer.Typer) -> None:
     app.command("status", epilog="Example: vllm-mm status")(status)
     app.command("queue", epilog="Example: vllm-mm queue")(queue)
-    app.command("plan", epilog="Example: vllm-mm plan demo")(plan)
+    app.command("plan", epilog="Example: vllm-mm plan demo, or vllm-mm plan --estimate --model ./models/llama")(plan)
     app.command("events", epilog="Example: vllm-mm events --tail 20 -f")(events)
 
 
@@ -55,8 +57,33 @@ def queue(context: typer.Context, json: Json = False) -> None:
     print_table(("model", "position", "waited", "eta", "key", "request", "why"), rows, "Nobody waits.")
 
 
-def plan(context: typer.Context, model: Model, json: Json = False) -> None:
-    """Show what loading a model would do, without doing it."""
+def plan(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Argument(help="Id or alias of a model.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Show its memory instead, as a sum.")] = False,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--model", help="With --estimate: a folder, or an id in the cache of Hugging Face; needs no server."
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="With --model: KEY=VALUE, as in a declaration (repeatable).")
+    ] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="With --model: on the CPU build instead of a GPU.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what loading a model would do, without doing it; or what memory it takes, and why."""
+    if estimate and folder is not None and model is None:
+        estimates.of_folder(folder, changes or [], cpu=cpu, json=json)
+        return
+    if folder is not None or changes or cpu:
+        fail("--model, --set and --cpu go with --estimate, and without the name of a model", Exit.USAGE)
+    if model is None:
+        fail("name a model, or a folder with --estimate --model DIR", Exit.USAGE)
+    if estimate:
+        estimates.of_model(the_server(context), model, json=json)
+        return
     found = the_server(context).get("/api/plan", model=model)
     if json:
         print_json(found)

@@ -39,12 +39,16 @@ class Readings:
         """Until cancelled. A reading that fails is logged and tried again: it must not end the service."""
         while True:
             try:
-                await self._inventory.refresh()
-                self._manager.observe_devices()
-                await self._measure()
+                await self.look()
             except Exception:  # the database, /proc, a driver: the next round may be luckier
                 log.exception("reading the devices failed")
             await self._pause()
+
+    async def look(self) -> None:
+        """One round."""
+        await self._inventory.refresh()
+        self._manager.observe_devices()
+        await self._measure()
 
     async def _pause(self) -> None:
         until = self._clock.now() + EVERY
@@ -77,7 +81,7 @@ class Readings:
         over = exceeds(use, reservation.device_bytes)
         if over:
             self._manager.exceeded(record.model, over)
-        if instance.spec.engine is not EngineKind.COMMAND and "weights_gib" not in instance.facts:
+        if instance.spec.engine is not EngineKind.COMMAND and not instance.facts:
             return  # adopted: how much of it is KV cache was told to an earlier controller
         settled = self._clock.now() - ready >= SETTLED_AFTER
         if (settled and launch not in self._learned) or (over and launch in self._learned):
@@ -88,6 +92,7 @@ class Readings:
         found, now = sample(instance.facts, used), self._clock.wall()
         known = self._manager.learned(record.fingerprint, record.device_bytes)
         if first:
+            await self._manager.look_again(instance.spec)
             known = known.launched(found.fixed, now, weights=found.weights, kv_cache=found.kv_cache)
         else:
             known = known.grew(found.fixed, now)

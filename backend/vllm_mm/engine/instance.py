@@ -42,6 +42,8 @@ class InstanceHost(Protocol):
 
     def slot_freed(self, model: str) -> None: ...
 
+    def gives_more(self, instance: "ModelInstance") -> bool: ...
+
 
 class ModelInstance:
     """The actor of one model. `tell` it facts and commands; `ask` when the answer matters."""
@@ -131,6 +133,10 @@ class ModelInstance:
     @property
     def _process(self) -> EngineProcess | None:
         return self._run.process if self._run is not None else None
+
+    def gives_more(self) -> bool:
+        """Of a start that just failed: whether the next one is given more memory, for what its log told."""
+        return self._host.gives_more(self)
 
     # Inputs.
 

@@ -327,8 +327,6 @@ class ProcessManager(Lets):
             self._room.leave(model)
         if before.state in lc.LOADING:
             self._room.profiled(model)
-        if before.state is State.STARTING and after.state is not State.READY:
-            self._learn_from_failure(instance)
         if before.state in lc.LIVE and after.state not in lc.LIVE:
             self._room.release(model)
         if on_its_way_out(after) and self._policy.on_teardown is OnTeardown.RETRY:
@@ -402,20 +400,6 @@ class ProcessManager(Lets):
         self.device_alerts.look(self._room.ledger, self._tools.inventory.foreign_processes())
         if self._room.ledger.devices != before:
             self._waiting.kick()
-
-    def exceeded(self, model: str, used: Mapping[str, int]) -> None:
-        """Its engine was seen to use more than was reserved on these devices (bytes): the reservation follows."""
-        reservation = self._room.ledger.reservations.get(model)
-        if reservation is None:
-            return
-        before = {device: reservation.device_bytes.get(device, 0) for device in used}
-        self._room.resize(model, {**reservation.device_bytes, **used})
-        self._emit(
-            "footprint.exceeded",
-            model,
-            "its engine uses more than was reserved",
-            {"reserved": before, "used": dict(used)},
-        )
 
     @property
     def wants_memory(self) -> bool:

@@ -116,19 +116,39 @@ class Registry(ABC):
         self._footprints.learn(fingerprint, devices, known)
         self._sized.clear()
 
-    def _learn_from_failure(self, instance: ModelInstance) -> None:
-        """A start that failed after it had measured its memory has told what it needs: the next one is given that."""
+    async def look_again(self, spec: ModelSpec) -> None:
+        """It was loaded: files that were not here before are now."""
+        self._footprints.look_again(spec)
+        await asyncio.to_thread(self._footprints.prepare, (spec,), self.devices())
+        self._sized.clear()
+
+    def gives_more(self, instance: ModelInstance) -> bool:
+        """A start that failed after the engine had measured its memory has told what it needs: learn that, and tell whether the
+        next start is therefore given more than this one had, on a device that has it."""
         spec, reservation = instance.spec, self._room.ledger.reservations.get(instance.spec.id)
-        kinds = {d.kind for d in self.devices() if reservation is not None and d.id in reservation.device_bytes}
-        if reservation is None or spec.kv_cache is not None or not kinds <= PROFILES_MEMORY:
+        mine = [d for d in self.devices() if reservation is not None and d.id in reservation.device_bytes]
+        if reservation is None or spec.kv_cache is not None or not {d.kind for d in mine} <= PROFILES_MEMORY:
+            return False
+        had = min(reservation.device_bytes.values())
+        found = profiled(instance.facts, had)
+        if found is None:
+            return False
+        known = self.learned(spec.fingerprint, reservation.device_bytes)
+        if found.fixed > known.largest:
+            self.learn(spec.fingerprint, reservation.device_bytes, known.grew(found.fixed, self._tools.clock.wall()))
+        return had < self.footprint(spec).per_device <= max((d.usable for d in self.devices()), default=0)
+
+    def exceeded(self, model: str, used: Mapping[str, int]) -> None:
+        """Its engine was seen to use more than was reserved on these devices (bytes): the reservation follows."""
+        reservation = self._room.ledger.reservations.get(model)
+        if reservation is None:
             return
-        found = profiled(instance.facts, min(reservation.device_bytes.values()))
-        if found is not None:
-            known = self.learned(spec.fingerprint, reservation.device_bytes)
-            if found.fixed > known.largest:
-                self.learn(
-                    spec.fingerprint, reservation.device_bytes, known.grew(found.fixed, self._tools.clock.wall())
-                )
+        before = {device: reservation.device_bytes.get(device, 0) for device in used}
+        self._room.resize(model, {**reservation.device_bytes, **used})
+        cause = "its engine uses more than was reserved"
+        self._tools.journal.emit(
+            "footprint.exceeded", model=model, cause=cause, data={"reserved": before, "used": dict(used)}
+        )
 
     def footprint(self, spec: ModelSpec) -> Footprint:
         """What to reserve for it on each of its devices, as things are now. Asked for in every round of the scheduler: reckoned

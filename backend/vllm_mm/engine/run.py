@@ -39,6 +39,8 @@ _LASTING = frozenset({
     errno.EROFS, errno.E2BIG,
 })  # fmt: skip
 
+_TOO_LITTLE = frozenset({"no_cache_blocks", "kv_cache_too_small"})
+"""Failures of a start that more memory mends."""
 _FROM_OUTSIDE = frozenset({
     ExitStatus(None, signal.SIGKILL), ExitStatus(None, signal.SIGTERM),
     ExitStatus(None),  # of a part whose parent was faster to ask for it
@@ -58,6 +60,7 @@ class Actor(Protocol):
     @property
     def tasks(self) -> Tasks: ...
     def tell(self, event: lc.Input) -> None: ...
+    def gives_more(self) -> bool: ...
     def emit(self, kind: str, *, cause: str = "", data: Mapping[str, Any] | None = None) -> None: ...
 
 
@@ -182,7 +185,8 @@ class Run:
             self._tools.launcher.vindicate(self._plan)  # another way failed for a reason of the model's own
         if known is None and await self._another_way(process, end.status):
             return
-        permanent = known is not None and known.permanent
+        more = loading and self._actor.gives_more()
+        permanent = known is not None and known.permanent and not (more and known.kind in _TOO_LITTLE)
         why = self.log.why(end, self.last_tail, loading=loading)
         self._actor.tell(lc.Exited(self.generation, why, permanent=permanent))
 

@@ -175,7 +175,8 @@ def test_the_kv_cache_on_the_cpu_is_what_the_engine_will_read() -> None:
 
 def test_what_a_launch_teaches() -> None:
     """Everything but the KV cache; weights are the least. A failed profile tells what was missing."""
-    facts = {"weights_gib": 2.5, "kv_cache_gib": 4.0, "version": "0.32.0"}
+    facts = {"weights_gib": 2.5, "kv_cache_gib": 4.0, "kv_tokens": 1000, "version": "0.32.0"}
+    assert sample({"kv_cache_gib": 1.0}, 2 * GIB) == Sample(2 * GIB, 0, 0), "an encoder, which has no cache after all"
     assert sample(facts, 8 * GIB) == Sample(4 * GIB, int(2.5 * GIB), 4 * GIB)
     assert sample(facts, 5 * GIB) == Sample(int(2.5 * GIB), int(2.5 * GIB), 4 * GIB)
     assert sample({}, 8 * GIB) == Sample(8 * GIB, 0, 0)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from vllm_mm.domain import sizing
 from vllm_mm.domain.estimate import Estimate, estimate
 from vllm_mm.domain.footprint import Footprint, Learned, Parts
+from vllm_mm.domain.kv_cache import KvCache, Layers
 from vllm_mm.domain.ledger import Device
 from vllm_mm.domain.model_config import Setup
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
@@ -100,9 +101,12 @@ class Footprints:
         parts = _profile(weights, kv_cache, overhead, max(1, spec.devices.count))
         kv = spec.kv_cache if spec.kv_cache is not None else parts.kv_cache
         left = spec.memory is not None and spec.kv_cache is None and "kv_cache" not in spec.sim  # to the KV cache
+        per_token = max(1, _size(str(spec.sim.get("kv_bytes_per_token", "23040"))) // max(1, spec.devices.count))
         known = Estimate(
-            Weights(parts.weights, 1, "BF16", "bfloat16"), None, parts.overhead, Setup(kv_cache=0 if left else kv)
-        )
+            Weights(parts.weights, 1, "BF16", "bfloat16"),
+            KvCache((Layers(1, per_token),), block=16, length=_SIM_LENGTH, in_flight=0),
+            parts.overhead, Setup(kv_cache=None if left else kv),
+        )  # fmt: skip
         declared = spec.memory if spec.memory is not None else parts.fixed + kv
         return sizing.footprint(declared, known, self._learned.get(spec.fingerprint, {}), sizing.Place(0, 0))
 
@@ -122,6 +126,8 @@ def _share(spec: ModelSpec) -> float | None:
 
 _DEFAULTS = {"weights": "1GiB", "kv_cache": "1GiB", "overhead": "0"}
 """Of a simulated engine's profile."""
+_SIM_LENGTH = 8192
+"""Tokens of its longest request, when its cache holds as many."""
 
 
 @lru_cache(maxsize=4096)

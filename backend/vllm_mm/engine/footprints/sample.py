@@ -17,8 +17,10 @@ class Sample:
 
 
 def sample(facts: Mapping[str, Fact], used: int) -> Sample:
-    """`used`: what the processes of the launch hold on the device that holds most."""
-    weights, kv_cache = _bytes(facts, "weights_gib"), _bytes(facts, "kv_cache_gib")
+    """`used`: what the processes of the launch hold on the device that holds most. An encoder names a size for a KV cache that
+    it then does not make; only who tells its tokens has one. vLLM fills it with zeros, so that it counts as used at once."""
+    weights = _bytes(facts, "weights_gib")
+    kv_cache = _bytes(facts, "kv_cache_gib") if "kv_tokens" in facts else 0
     return Sample(max(used - kv_cache, weights), weights, kv_cache)
 
 
