@@ -126,3 +126,33 @@ def test_a_context_that_the_cache_cannot_hold(tmp_path: Path) -> None:
             in sim.log()
         )
         assert "the estimated maximum model length is 46603" in sim.log()
+
+
+def test_a_share_of_the_device_is_taken_whole_and_the_cache_has_what_is_left(tmp_path: Path) -> None:
+    """As vLLM does with --gpu-memory-utilization: 0.8 of 10 GiB, of which 5 are weights and 1 overhead."""
+    with Sim((*options(tmp_path, "5GiB", "overhead=1GiB"), "--gpu-memory-utilization", "0.8")) as sim:
+        assert held(tmp_path) == 8 * GIB
+        assert "Available KV cache memory: 2.00 GiB" in sim.log()
+        with Sim((*options(tmp_path, "1GiB"), "--gpu-memory-utilization", "0.3"), wait=False) as second:
+            assert second.process.wait(10) == 1
+            assert (
+                "(2.00/10.00 GiB) on startup is less than desired GPU memory utilization (0.30, 3.00 GiB)"
+                in second.log()
+            )
+
+
+def test_a_share_that_leaves_nothing_for_the_cache_fails_with_vllms_words(tmp_path: Path) -> None:
+    """After it was told how much is missing, which a controller learns from."""
+    with Sim((*options(tmp_path), "--gpu-memory-utilization", "0.4"), wait=False) as sim:
+        assert sim.process.wait(10) == 1
+        assert "Available KV cache memory: -1.00 GiB" in sim.log()
+        assert "No available memory for the cache blocks" in sim.log()
+        assert held(tmp_path) == 0
+
+
+def test_a_cache_in_bytes_is_of_each_rank(tmp_path: Path) -> None:
+    """--kv-cache-memory-bytes wins over the share, but for the look at the free memory."""
+    two = ("--tensor-parallel-size", "2", "--kv-cache-memory-bytes", "3GiB", "--gpu-memory-utilization", "0.6")
+    with Sim((*options(tmp_path, "4GiB", "device=sim0,sim1"), *two)) as sim:
+        assert [sum(c.size for c in usage(tmp_path)[d]) for d in ("sim0", "sim1")] == [5 * GIB, 5 * GIB]
+        assert f"{6 * GIB // 23040:,} tokens" in sim.log()
