@@ -349,6 +349,24 @@ MUTANTS: tuple[Mutant, ...] = (
         '            return True, "there is no room for it"\n', '            return False, ""\n',
         ("tests/unit/manager/test_device_leases.py::test_what_cannot_come_back_is_told_with_the_reason",),
     ),
+    Mutant(
+        "reservation-stays", "an engine that uses more than was reserved keeps its reservation",
+        "backend/vllm_mm/control/readings.py",
+        "            self._manager.exceeded(record.model, over)\n", "            pass\n",
+        ("tests/unit/control/test_readings.py::test_an_engine_that_uses_more_than_was_reserved_has_more_reserved",),
+    ),
+    Mutant(
+        "share-of-the-capacity", "the fraction is reckoned of what was configured, though vLLM takes it of all there is",
+        "backend/vllm_mm/engine/command.py",
+        "max(d.capacity, d.total)", "d.capacity",
+        ("tests/unit/engine/test_command.py::test_what_is_reserved_becomes_the_fraction_when_nothing_is_declared",),
+    ),
+    Mutant(
+        "too-little-for-ever", "a start that had too little memory is given up, though its log told how much it needs",
+        "backend/vllm_mm/engine/run.py",
+        " and not (more and known.kind in _TOO_LITTLE)", "",
+        ("tests/unit/control/test_readings.py::test_a_start_that_had_too_little_memory_is_given_more_at_the_next",),
+    ),
 )  # fmt: skip
 
 

@@ -110,7 +110,7 @@ async def test_on_the_hosts_memory_the_tree_is_what_counts() -> None:
         assert [known.largest for known in w.store.learned.values()] == [4 * GIB]
 
 
-async def test_a_start_that_had_too_little_memory_is_given_more_at_its_retry() -> None:
+async def test_a_start_that_had_too_little_memory_is_given_more_at_the_next() -> None:
     """Its log told what it needs: a failure for good is none then, and the next start reserves that. Once more memory is no help
     (the device has no more), it is one."""
     devices = [Device("gpu0", 24 * GIB, kind="sim")]
