@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.real)
-            item.add_marker(pytest.mark.timeout(1500))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(1500))
 
 
 @pytest.fixture(scope="session")

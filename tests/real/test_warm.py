@@ -78,6 +78,7 @@ def rounds(full: bool) -> int:
     return int(os.environ.get("MM_WARM_REAL_ROUNDS", "24" if full else "6"))
 
 
+@pytest.mark.timeout(1500 + 30 * int(os.environ.get("MM_WARM_REAL_ROUNDS", "0")))
 async def test_dozens_of_starts_leave_nothing(warm: WarmRig, vllm: Installation, rounds: int) -> None:
     """Started, asked, and stopped, in turns as asked and by SIGKILL: always from the same zygote, whose memory and descriptors
     stay as they were; no zombie, no orphan, nothing left in directories."""
@@ -94,6 +95,8 @@ async def test_dozens_of_starts_leave_nothing(warm: WarmRig, vllm: Installation,
         assert core, "vLLM has its own child, which serves"
         await finish(warm, process, graceful=number % 2 == 0)
         assert not [s for s in core if alive(s.pid)]
+        if number % 20 == 19:
+            print(f"{number + 1} starts", flush=True)
         if number == min(3, rounds - 1):
             await warm.pool.tidy()
             memory = warm.pool.views()[0].report.private
