@@ -1,5 +1,7 @@
 """The device ledger against a plain model of what is physically in use."""
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -10,6 +12,8 @@ DEVICES = ("d0", "d1", "d2")
 MODELS = tuple("abcdefgh")
 sizes = st.dictionaries(st.sampled_from(DEVICES), st.integers(1, 100), min_size=1)
 models = st.sampled_from(MODELS)
+LEASES = ("lease:1", "lease:2")
+leases = st.sampled_from(LEASES)
 
 
 SETTINGS = settings(
@@ -41,7 +45,10 @@ class Books(RuleBasedStateMachine):
 
     @rule(model=models, want=sizes)
     def reserve(self, model: str, want: dict[str, int]) -> None:
-        fits = all(d in self.ledger.devices and n <= self.ledger.free_after_leaving(d) for d, n in want.items())
+        fits = all(
+            d in self.ledger.devices and not self.ledger.devices[d].problem and n <= self.ledger.free_after_leaving(d)
+            for d, n in want.items()
+        )
         try:
             self.ledger = self.ledger.reserve(model, want)
         except ValueError:
@@ -51,7 +58,27 @@ class Books(RuleBasedStateMachine):
             assert fits
             self.promised[model] = want
 
-    @rule(model=models)
+    @rule(lease=leases, device=st.sampled_from(DEVICES), size=st.integers(1, 50))
+    def let(self, lease: str, device: str, size: int) -> None:
+        try:
+            self.ledger = self.ledger.let(lease, {device: size})
+        except ValueError:
+            return
+        self.promised[lease] = {device: size}
+
+    @rule(lease=leases)
+    def end_the_lease(self, lease: str) -> None:
+        """Whoever used the room may use it still: that is foreign use from now on."""
+        self.facts = self.facts or lease in self.promised
+        self.release(lease)
+
+    @rule(device=st.sampled_from(DEVICES), problem=st.sampled_from(("", "it is lost")))
+    def the_device_fails_or_is_well_again(self, device: str, problem: str) -> None:
+        self.ledger = self.ledger.with_devices(
+            [replace(d, problem=problem) if d.id == device else d for d in self.ledger.devices.values()]
+        )
+
+    @rule(model=st.sampled_from((*MODELS, *LEASES)))
     def begin(self, model: str) -> None:
         if self.ledger.fits_now(model):
             self.ledger = self.ledger.begin(model)
@@ -107,9 +134,11 @@ class Books(RuleBasedStateMachine):
     def others_use_the_device(self, foreign: int, device: str) -> None:
         if device in self.ledger.devices:
             old = self.ledger.devices[device]
-            self.facts = self.facts or foreign > old.foreign
+            before = self.ledger.foreign(device)
             fresh = [d for d in self.ledger.devices.values() if d.id != device]
-            self.ledger = self.ledger.with_devices([*fresh, Device(device, old.capacity, foreign=foreign)])
+            self.ledger = self.ledger.with_devices([*fresh, replace(old, foreign=foreign)])
+            # What a borrower uses within its room is no news; whatever else strangers take is.
+            self.facts = self.facts or self.ledger.foreign(device) > before
 
     @invariant()
     def what_the_ledger_says_is_what_happened(self) -> None:
@@ -117,8 +146,23 @@ class Books(RuleBasedStateMachine):
         assert {m for m, r in self.ledger.reservations.items() if r.leaving} == self.leaving
         for d in self.ledger.devices:
             kept = sum(n.get(d, 0) for m, n in self.promised.items() if m not in self.leaving)
-            assert self.ledger.free_after_leaving(d) == self.ledger.devices[d].usable - kept
+            usable = self.ledger.devices[d].capacity - self.ledger.foreign(d)
+            assert self.ledger.free_after_leaving(d) == max(0, usable) - kept
             assert 0 <= self.ledger.free(d) <= max(0, self.ledger.free_after_leaving(d))
+
+    @invariant()
+    def what_borrowers_use_is_counted_once(self) -> None:
+        """Never more of it is taken off than there is, or than was lent."""
+        for d, device in self.ledger.devices.items():
+            lent = sum(n.get(d, 0) for m, n in self.promised.items() if m in LEASES)
+            assert device.foreign - lent <= self.ledger.foreign(d) <= device.foreign
+
+    @invariant()
+    def a_promise_that_is_broken_says_so(self) -> None:
+        for model, want in self.promised.items():
+            if model not in self.leaving and not self.ledger.reservations[model].begun:
+                taken = any(self.ledger.devices[d].problem or self.ledger.free_after_leaving(d) < 0 for d in want)
+                assert bool(self.ledger.broken(model)) == taken
 
     @invariant()
     def never_more_in_use_than_usable(self) -> None:
@@ -126,7 +170,7 @@ class Books(RuleBasedStateMachine):
             held = sum(n.get(d, 0) for n in self.physical.values())
             assert held <= self.ledger.in_use(d)
             if not self.facts:
-                assert held <= device.usable
+                assert held <= device.capacity - self.ledger.foreign(d)
                 assert self.ledger.free_after_leaving(d) >= 0
 
     @invariant()
@@ -141,10 +185,10 @@ class Books(RuleBasedStateMachine):
             book = gone
             for model in order:
                 book = book.begin(model)
-            assert all(book.in_use(d) <= device.usable for d, device in book.devices.items())
+            assert all(book.in_use(d) <= device.capacity - book.foreign(d) for d, device in book.devices.items())
 
     def teardown(self) -> None:
-        for model in MODELS:
+        for model in (*MODELS, *LEASES):
             self.release(model)
         assert self.ledger.reservations == {}
         assert all(self.ledger.free(d) == device.usable for d, device in self.ledger.devices.items())

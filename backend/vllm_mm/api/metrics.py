@@ -87,6 +87,9 @@ class Metrics:
                 self._reasons[model] = reason
                 for victim in event.data.get("victims", ()):
                     self._swaps.labels(str(victim), "evict", reason).inc()
+            case "device_lease.held":
+                for victim in event.data.get("evicted", ()):
+                    self._swaps.labels(str(victim), "evict", "lease").inc()
             case "instance.starting" | "instance.waking":
                 kind = "start" if event.kind == "instance.starting" else "wake"
                 self._kinds[model] = kind
@@ -176,12 +179,14 @@ class _Gauges(Collector):
             values |= {
                 (device.id, "capacity"): device.capacity,
                 (device.id, "headroom"): device.headroom,
-                (device.id, "foreign"): device.foreign,
+                (device.id, "foreign"): ledger.foreign(device.id),
                 (device.id, "in_use"): ledger.in_use(device.id),
                 (device.id, "free"): ledger.free(device.id),
             }
         for reservation in ledger.reservations.values():
             held |= {(d, reservation.model): size for d, size in reservation.device_bytes.items()}
+        out = {(d.id,): int(bool(d.problem)) for d in ledger.devices.values()}
+        yield _gauge("vllm_mm_device_out_of_use", "1 for a device with a problem.", ("device",), out)
         yield _gauge("vllm_mm_device_memory_bytes", "Memory of a device by kind.", ("device", "kind"), values)
         yield _gauge("vllm_mm_reserved_bytes", "Reserved by models.", ("device", "model"), held)
 

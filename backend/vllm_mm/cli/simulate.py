@@ -269,7 +269,7 @@ def _terms(scenario: Scenario, sleep_budget: str, patience: str | None, changes:
         wrong = error.errors()[0]
         raise ValueError(f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg']}") from error
     return Terms(
-        rules=Rules(swap.max_wait, swap.min_dwell, swap.quantum),
+        rules=Rules(swap.max_wait, swap.min_dwell, swap.quantum, swap.placement == "spread"),
         drain_timeout=inf if swap.on_drain_timeout == "wait" else swap.drain_timeout,
         preempt=swap.on_drain_timeout == "preempt",
         sleep_budget=parse_size(sleep_budget),

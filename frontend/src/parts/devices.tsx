@@ -65,6 +65,7 @@ function DeviceBar({ device, order }: { device: Device; order: readonly string[]
         <span className="note">{device.name === device.id ? device.kind : device.name}</span>
         <span className="capacity">{bytes(device.capacity)}</span>
       </div>
+      {device.problem && <p className="bad">Out of use: {device.problem}</p>}
       <div className="bar" aria-hidden="true">
         {parts.map((part) => (
           <span key={part.id} className={part.look} style={{ width: `${(100 * part.size) / whole}%` }} title={`${part.label}: ${bytes(part.size)}`} />
