@@ -62,6 +62,13 @@ def of_folder(model: str, changes: Sequence[str], *, cpu: bool, json: bool) -> N
     _print(name, ranks, out)
 
 
+def line(footprint: Mapping[str, Any]) -> str:
+    """A footprint as the API gives it, in one line: how much, how that is known, and what it is made of."""
+    known = [(n, footprint[k]) for n, k in (("weights", "weights"), ("KV cache", "kv_cache"), ("overhead", "overhead"))]
+    parts = ", ".join(f"{name} {size(value)}" for name, value in known if value)
+    return f"{size(footprint['per_device'])} on each device, {_source(footprint)}" + (f": {parts}" if parts else "")
+
+
 def _print(name: str, devices: int, found: Mapping[str, Any]) -> None:
     where = f"each of {devices} devices" if devices > 1 else "its device"
     typer.echo(f"{name}, on {where}:")
@@ -107,4 +114,5 @@ def _source(found: Mapping[str, Any]) -> str:
     if found["source"] != "learned":
         return str(found["source"])
     spread = f", give or take {size(found['spread'])}" if found["spread"] else ""
-    return f"learned from {count(found['samples'], 'launch').replace('launchs', 'launches')}{spread}"
+    launches = {0: "a start that failed", 1: "1 launch"}.get(found["samples"], f"{found['samples']} launches")
+    return f"learned from {launches}{spread}"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from vllm_mm.cli import estimates
 from vllm_mm.cli.devices import ask, end, one_of
 from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.loading import follow_load
@@ -80,10 +81,13 @@ def show(context: typer.Context, model: Model, json: Json = False) -> None:
     if json:
         print_json({**found, "history": starts})
         return
-    instance = found.pop("instance")
+    instance, footprint = found.pop("instance"), found.pop("footprint")
     for name, value in found.items():
         if value not in (None, [], {}, ""):
             typer.echo(f"{name}: {_plain(value)}")
+    typer.echo(f"footprint: {estimates.line(footprint)}")
+    for told in footprint["notes"]:
+        typer.echo(f"  note: {told}")
     if instance is not None:
         typer.echo(f"state: {_state(instance)} since {clock(instance['since'])}")
         for name in ("reason", "pid", "in_flight", "queued", "failures"):
