@@ -253,6 +253,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/process/test_warm_launcher.py::test_an_engine_that_nobody_waits_for_is_ended",),
     ),
     Mutant(
+        "still-zygote", "a zygote that does nothing is waited for", "backend/vllm_mm/engine/launchers/stillness.py",
+        "        still = still + 1 if now == seen else 0\n", "        still = 0\n",
+        ("tests/unit/engine/test_stillness.py",),
+    ),
+    Mutant(
         "secrets-in-zygotes", "a zygote holds secrets", "backend/vllm_mm/engine/launchers/recipe.py",
         "if k not in LATE and not SECRET.search(k)", "if k not in LATE",
         ("tests/unit/engine/test_recipe.py",),

@@ -1,7 +1,8 @@
-"""The whole suite in two pytest runs side by side, for `scripts/test`: what works, and what mostly waits for processes.
+"""The whole suite in three pytest runs side by side, for `scripts/test`: what works, what mostly waits, and what brings up engines.
 
-Each writes its own log in .state; its failures and its summary are shown when it ends, and the counts of both in the last
-line. Arguments go to both. Each part is a run of its own: two in one would disturb what measures time.
+Each writes its own log in .state; its failures, its slowest tests and its summary are shown when it ends, and the counts of all
+in the last line. Arguments go to all. Folders are not split further: tests of one folder may measure time beside other
+folders', not beside one another.
 """
 
 import os
@@ -17,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / ".state"
 WORK = ("unit", "stateful", "migrations")
-"""Folders whose tests need the processor and no clock; all others are in the other part."""
+"""Folders whose tests need the processor and no clock."""
+ENGINES = ("contract", "chaos", "real")
+"""Folders with all starts of real vLLM, which are counted together; the rest is in `wait`."""
 TELL = 60.0
 """Seconds between two lines that say how far it is."""
 
@@ -26,13 +29,16 @@ def split(folders: list[str]) -> dict[str, list[str]]:
     """Paths of each part. Every folder with tests is in one of them."""
     return {
         "work": [f"tests/{name}" for name in folders if name in WORK],
-        "wait": [f"tests/{name}" for name in folders if name not in WORK],
+        "wait": [f"tests/{name}" for name in folders if name not in (*WORK, *ENGINES)],
+        "engines": [f"tests/{name}" for name in folders if name in ENGINES],
     }
 
 
 def shown(log: str) -> str:
     """What people want to see of a run that is over: errors, failures, warnings and the summary."""
-    found = re.search(r"^=+ (ERRORS|FAILURES|warnings summary|short test summary info) =+$", log, re.MULTILINE)
+    found = re.search(
+        r"^=+ (ERRORS|FAILURES|warnings summary|slowest .*durations|short test summary info) =+$", log, re.MULTILINE
+    )
     return log[found.start() :] if found else "\n".join(log.splitlines()[-15:])
 
 
@@ -110,7 +116,7 @@ def main(arguments: list[str]) -> int:
     STATE.mkdir(mode=0o700, exist_ok=True)
     folders = sorted(p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and any(p.rglob("test_*.py")))
     began = told = time.monotonic()
-    running = parts = [Part(name, paths, arguments) for name, paths in split(folders).items()]
+    running = parts = [Part(name, paths, arguments) for name, paths in split(folders).items() if paths]
     try:
         while running:
             time.sleep(0.5)

@@ -73,13 +73,9 @@ def simulated(rounds: int) -> Kind:
 
 
 def real(rounds: int, vllm: Installation) -> Kind:
-    """Three models that serve, memory for two, and one whose context is too long for its cache."""
+    """Three models that serve, memory for two, and one whose context is longer than it can be."""
     tiny = {**vllm.declare(TINY), **WARM, "memory": "3GiB"}
-    broken = {
-        **tiny,
-        "args": {**tiny["args"], "max-model-len": 100_000_000},
-        "env": {**tiny["env"], "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
-    }
+    broken = {**tiny, "args": {**tiny["args"], "max-model-len": 100_000_000}}
     config: dict[str, Any] = {
         "devices": [{"id": "cpu", "memory": "6.5GiB", "headroom": 0}],
         "queue": {"max_size": 60},
@@ -94,6 +90,6 @@ def real(rounds: int, vllm: Installation) -> Kind:
         "models": {"one": tiny, "org/two": {**tiny, "aliases": ["two"]}, "three": tiny, "broken": broken},
     }  # fmt: skip
     return Kind(
-        "vllm", rounds, config, frozenset({"broken"}), waits=(0, 5, 60, 60), patience=150.0, start=real_vllm.START,
-        pause=2.0, body={"prompt": "Tell me", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True},
+        "vllm", rounds, config, frozenset({"broken"}), waits=(5, 60, 60, 60), patience=150.0, start=real_vllm.START,
+        pause=5.0, body={"prompt": "Tell me", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True},
     )  # fmt: skip

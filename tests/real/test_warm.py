@@ -1,6 +1,6 @@
 """Real vLLM forked from a zygote: dozens of starts in a row, and its zygote killed while it imports, loads and serves.
 
-`MM_WARM_REAL_ROUNDS` is the number of starts in a row; by default six, and 24 with --real-full.
+`MM_WARM_REAL_ROUNDS` is the number of starts in a row; by default eight, and 24 with --real-full.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ async def finish(rig: WarmRig, process: LocalProcess, *, graceful: bool) -> None
 
 @pytest.fixture
 def rounds(full: bool) -> int:
-    return int(os.environ.get("MM_WARM_REAL_ROUNDS", "24" if full else "6"))
+    return int(os.environ.get("MM_WARM_REAL_ROUNDS", "24" if full else "8"))
 
 
 @pytest.mark.timeout(1500 + 30 * int(os.environ.get("MM_WARM_REAL_ROUNDS", "0")))

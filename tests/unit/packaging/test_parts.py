@@ -1,4 +1,4 @@
-"""The suite in two parts: nothing is left out, and what both came to is told."""
+"""The suite in parts: nothing is left out, and what they came to is told."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ def test_every_folder_is_in_one_part() -> None:
     found = [path for paths in parts.split([*folders, "new"]).values() for path in paths]
     assert sorted(found) == sorted(f"tests/{name}" for name in [*folders, "new"])
     assert not list(TESTS.glob("test_*.py")), "a file of tests outside of the folders would be in no part"
-    assert set(parts.WORK) <= set(folders)
+    assert {*parts.WORK, *parts.ENGINES} <= set(folders)
 
 
 LOG = """
@@ -44,8 +44,8 @@ def test_what_is_shown_begins_with_the_failures() -> None:
     assert parts.shown("Traceback\n") == "Traceback"
 
 
-def test_both_run_and_the_worse_one_counts(tmp_path: Path) -> None:
-    """In a tree of its own: two parts, two summaries, one last line."""
+def test_all_run_and_the_worse_one_counts(tmp_path: Path) -> None:
+    """In a tree of its own: two parts with tests, two summaries, one last line."""
     for folder, text in (("unit", "assert True"), ("real", "assert False")):
         path = tmp_path / "tests" / folder / "test_one.py"
         path.parent.mkdir(parents=True)
@@ -56,5 +56,5 @@ def test_both_run_and_the_worse_one_counts(tmp_path: Path) -> None:
     )
     assert run.returncode == 1, run.stdout + run.stderr
     assert "part `work` (tests/unit): exit code 0" in run.stdout
-    assert "part `wait` (tests/real): exit code 1" in run.stdout
+    assert "part `engines` (tests/real): exit code 1" in run.stdout
     assert run.stdout.splitlines()[-1].strip("= ").startswith("1 failed, 1 passed in")
