@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -63,9 +64,27 @@ async def test_an_exchange_that_ends_leaves_no_watch(monkeypatch: pytest.MonkeyP
 
 
 def test_work_is_movement() -> None:
-    """Of this process's session: fresh memory that is written counts, and nothing of anybody else's session."""
-    session = os.getsid(0)
-    before = stillness.movement(session)
-    assert bytearray(4 << 20)
-    assert stillness.movement(session) > before > 0
-    assert stillness.movement(0x7FFFFFFF) == 0
+    """A process that waits stands still; memory that it writes is seen. Nobody else's session counts."""
+    script = """
+import mmap, sys
+print(flush=True)
+for _ in sys.stdin:
+    with mmap.mmap(-1, 1 << 20) as fresh:
+        fresh.write(bytes(1 << 20))
+    print(flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        seen = [stillness.movement(child.pid)]
+        while seen[-1] not in seen[:-1]:  # until it has begun to wait for its first line
+            seen.append(stillness.movement(child.pid))
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        assert stillness.movement(child.pid) >= seen[-1] + 256, "a fault for each page"
+        child.stdin.close()
+    assert stillness.movement(child.pid) == 0
