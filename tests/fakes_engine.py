@@ -40,6 +40,15 @@ class FakeProcess:
         self.probe_error: MMError | None = None
         self.asleep = False
         self.keeps_requests = True
+        self.answer = "Paris"
+        self.wakes: list[tuple[str, ...]] = []
+        """The tags of each wake-up call."""
+        self.sleep_error: MMError | None = None
+        self.wake_error: MMError | None = None
+        self.wake_hold = asyncio.Event()
+        self.wake_hold.set()
+        self.frees = True
+        """Whether sleep gives memory back."""
         self.gone: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
         self.part_gone: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         self.stopped = 0
@@ -147,17 +156,30 @@ class FakeControl:
         if self.process.probe_error is not None:
             raise self.process.probe_error
         self.world.probes.append(model)
-        return "Paris"
+        return self.process.answer
 
     async def sleep(self, level: int, *, keep: bool = False) -> None:
+        if self.process.sleep_error is not None:
+            raise self.process.sleep_error
         self.world.sleeps.append((self.process.record.model, keep))
         self.process.asleep = True
+        self.process.wakes.append((f"level {level}",))
 
     async def keeps_requests(self) -> bool:
         return self.process.keeps_requests
 
     async def wake(self, tags: Sequence[str] = ()) -> None:
+        await self.process.wake_hold.wait()
+        if self.process.wake_error is not None:
+            raise self.process.wake_error
         self.process.asleep = False
+        self.process.wakes.append(tuple(tags))
+
+    async def reload_weights(self) -> None:
+        self.process.wakes.append(("reload",))
+
+    async def reset_prefix_cache(self) -> None:
+        self.process.wakes.append(("reset",))
 
     async def is_sleeping(self) -> bool:
         return self.process.asleep
@@ -206,7 +228,8 @@ class FakeChannel:
 
 
 class FakeInventory:
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, world: "World", devices: Sequence[Device]) -> None:
+        self._world = world
         self._devices = tuple(devices)
         self.strangers: list[ForeignProcess] = []
         self.used: dict[str, int] = {}
@@ -233,6 +256,12 @@ class FakeInventory:
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
         return True
+
+    async def held(self, token: str) -> Mapping[str, int]:
+        """What was reserved; asleep a tenth of it."""
+        [process] = [p for p in self._world.processes.values() if p.record.token == token]
+        share = 10 if process.asleep and process.frees else 1
+        return {device: size // share for device, size in process.record.device_bytes.items()}
 
 
 class FakeStore:
@@ -343,7 +372,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """One device of `capacity` GiB unless `devices` are given."""
     it = World(FakeClock())
-    it.inventory = FakeInventory(devices or [Device("gpu0", int(capacity * GIB), kind="test")])
+    it.inventory = FakeInventory(it, devices or [Device("gpu0", int(capacity * GIB), kind="test")])
     tools = Tools(
         launcher=FakeLauncher(it),
         inventory=it.inventory,

@@ -54,13 +54,14 @@ async def running(
     before: Callable[[Serving], None] = lambda _: None,
     **config: Any,
 ) -> AsyncGenerator["Case"]:
-    """The product on one simulated device of `memory`, or on one for each model; `before` its start. Nothing of it may be left at the end."""
+    """The product on one simulated device of `memory`, or on one for each model, without sleep unless a budget says so; `before` its start. Nothing of it may be left at the end."""
     devices = [{"id": "sim0", "memory": memory, "simulated": True}]
     if own_devices:
         models, devices = on_own_devices(models)
     settings = {
         "timeouts": {"stop_grace": "400ms", "health": "100ms"},
         "swap": {"min_dwell": "0s"},
+        "host_memory": {"sleep_budget": 0},
         "devices": devices,
         "models": dict(models),
         **config,

@@ -42,6 +42,7 @@ def inputs(generation: int) -> dict[str, lc.Input]:
         "exited for good": lc.Exited(generation, "bad argument", permanent=True),
         "unhealthy": lc.Unhealthy(generation, "deaf"),
         "unhealthy for good": lc.Unhealthy(generation, "wrong weights", permanent=True),
+        "lied": lc.Unhealthy(generation, "other words", lied=True),
         "no leases": lc.LeasesGone(generation),
         "asleep": lc.FellAsleep(generation),
         "reaped": lc.Reaped(generation),
@@ -50,7 +51,8 @@ def inputs(generation: int) -> dict[str, lc.Input]:
 
 
 FACTS = frozenset(
-    {"progressed", "ready", "exited", "exited for good", "unhealthy", "unhealthy for good", "no leases", "asleep", "reaped"}
+    {"progressed", "ready", "exited", "exited for good", "unhealthy", "unhealthy for good", "lied",
+     "no leases", "asleep", "reaped"}
 )  # fmt: skip
 
 PREFIXES: dict[str, tuple[str, ...]] = {
@@ -73,6 +75,7 @@ PREFIXES: dict[str, tuple[str, ...]] = {
     "stopping>stopped": ("start", "kill"),
     "stopping>backoff": ("start", "exited"),
     "stopping>failed": ("start", "exited for good"),
+    "stopping>cold": ("start", "ready", "drain to sleep", "no leases", "asleep", "wake", "lied"),
     "backoff": ("start", "exited", "reaped"),
     "failed": ("start", "exited for good", "reaped"),
 }
@@ -83,8 +86,11 @@ _CRASH = {
     "exited for good": "stopping>failed",
     "unhealthy": "stopping>backoff",
     "unhealthy for good": "stopping>failed",
+    "lied": "stopping>backoff",
 }
 
+_SLEEPLESS = dict.fromkeys((*_CRASH, "deadline"), "stopping>stopped")
+_COLD = dict.fromkeys((*_CRASH, "deadline"), "stopping>cold")
 _GONE = dict.fromkeys(("kill", "drain to stop", "finish and stop"), "stopping>stopped")
 """Nothing is out that could be let finish."""
 
@@ -136,26 +142,24 @@ EDGES: dict[str, dict[str, str]] = {
         "no leases": "stopping>stopped",
         "deadline": "stopping>stopped",
     },
-    "suspending": {**_CRASH, **_GONE, "asleep": "sleeping", "deadline": "stopping>backoff"},
+    "suspending": {**_SLEEPLESS, **_GONE, "asleep": "sleeping"},
     "sleeping": {**_GONE, "wake": "waking", "exited": "stopping>stopped", "exited for good": "stopping>stopped"},
-    "waking": {**_CRASH, **_GONE, "ready": "ready", "deadline": "stopping>backoff"},
+    "waking": {**_COLD, **_GONE, "ready": "ready"},
     "suspending*": {
-        **_CRASH,
+        **_SLEEPLESS,
         "asleep": "sleeping*",
         "no leases": "suspending",
         "kill": "stopping>stopped",
         "drain to stop": "stopping>stopped",
         "finish and stop": "suspending*>stop",
-        "deadline": "stopping>backoff",
     },
     "suspending*>stop": {
-        **_CRASH,
+        **_SLEEPLESS,
         "asleep": "sleeping*>stop",
         "no leases": "stopping>stopped",
         "kill": "stopping>stopped",
         "drain to stop": "stopping>stopped",
         "undrain": "suspending*",
-        "deadline": "stopping>backoff",
     },
     "sleeping*": {
         "wake": "waking*",
@@ -176,22 +180,20 @@ EDGES: dict[str, dict[str, str]] = {
         "undrain": "sleeping*",
     },
     "waking*": {
-        **_CRASH,
+        **_COLD,
         "ready": "ready",
         "no leases": "waking",
         "kill": "stopping>stopped",
         "drain to stop": "stopping>stopped",
         "finish and stop": "waking*>stop",
-        "deadline": "stopping>backoff",
     },
     "waking*>stop": {
-        **_CRASH,
+        **_COLD,
         "ready": "draining>stop",
         "no leases": "stopping>stopped",
         "kill": "stopping>stopped",
         "drain to stop": "stopping>stopped",
         "undrain": "waking*",
-        "deadline": "stopping>backoff",
     },
     "stopping>stopped": {"reaped": "stopped"},
     "stopping>backoff": {
@@ -204,6 +206,7 @@ EDGES: dict[str, dict[str, str]] = {
         "reaped": "failed",
         "reset": "stopping>stopped",
     },
+    "stopping>cold": {**_GONE, "reaped": "stopped"},
     "backoff": {**dict.fromkeys(_GONE, "stopped"), "reset": "stopped", "deadline": "stopped"},
     "failed": {"reset": "stopped"},
 }
@@ -226,7 +229,9 @@ REFUSED: dict[str, frozenset[str]] = {
     "sleeping*>stop": frozenset({"start"} | _ADOPT),
     **dict.fromkeys(("waking", "waking*"), frozenset({"undrain"} | _TO_SLEEP | _ADOPT)),
     "waking*>stop": frozenset(_TO_SLEEP | _ADOPT),
-    **dict.fromkeys(("stopping>stopped", "stopping>backoff", "stopping>failed", "backoff", "failed"), _NOT_NOW),
+    **dict.fromkeys(
+        ("stopping>stopped", "stopping>backoff", "stopping>failed", "stopping>cold", "backoff", "failed"), _NOT_NOW
+    ),
 }
 """Commands that contradict the place: answered with Refuse, nothing changes."""
 

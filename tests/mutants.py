@@ -44,7 +44,7 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 MUTANTS: tuple[Mutant, ...] = (
     manager(
         "lock-over-the-swap", "`_swap_inflight` is held until the engine is ready (the first story)",
-        "engine/manager.py",
+        "engine/swaps.py",
         "            loading = await self._flip(load)\n",
         "            loading = await self._flip(load)\n            if loading is not None:\n"
         "                await self._swap_in(loading)\n                await loading.done.wait()\n                return\n",
@@ -52,21 +52,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     manager(
         "slot-kept-after-success", "the loading slot is not cleared when the load succeeded",
-        "engine/manager.py",
+        "engine/swaps.py",
         "        loading = self._loading_events.pop(model, None)\n",
         "        loading = self._loading_events.get(model) if ok else self._loading_events.pop(model, None)\n",
         "test_loading_slot_is_cleared_after_success",
     ),
     manager(
         "slot-kept-after-failure", "the loading slot is not cleared when the start failed",
-        "engine/manager.py",
+        "engine/swaps.py",
         "        loading = self._loading_events.pop(model, None)\n",
         "        loading = self._loading_events.pop(model, None) if ok else self._loading_events.get(model)\n",
         "test_failed_start_clears_the_slot_and_answers_every_waiter",
     ),
     manager(
         "waiters-not-told", "a failed start does not answer those who wait",
-        "engine/manager.py",
+        "engine/swaps.py",
         "            self._waiting.fail(model, self._start_failed(instance, reason))\n",
         "            pass\n",
         "test_failed_start_clears_the_slot_and_answers_every_waiter",

@@ -57,6 +57,7 @@ def upgrade() -> None:
         sa.Column("device_bytes", sa.JSON(), nullable=False),
         sa.Column("started_at", sa.Double(), nullable=False),
         sa.Column("launcher", sa.String(length=16), nullable=False),
+        sa.Column("answer", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("model", name=op.f("pk_instances")),
     )
     op.create_table(

@@ -35,6 +35,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
         "instances": {
             "model": "a/b", "generation": 2, "token": "t", "pid": 7, "start_ticks": 2**40, "boot_id": "b", "socket": "/s",
             "host": "h", "port": 0, "workdir": "/w", "log": "/l", "fingerprint": "f", "device_bytes": '{"0": 1}', "started_at": 1.0, "launcher": "warm",
+            "answer": "x",
         },
         "footprints": {
             "fingerprint": "f", "devices": "0", "launches": 2, "mean": 2.5e10, "squares": 1.0, "largest": 2**36,

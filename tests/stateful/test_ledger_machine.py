@@ -35,7 +35,8 @@ class Books(RuleBasedStateMachine):
         self.ledger = Ledger({})
         self.physical: dict[str, dict[str, int]] = {}
         self.promised: dict[str, dict[str, int]] = {}
-        self.leaving: set[str] = set()
+        self.leaving: dict[str, dict[str, int]] = {}
+        """With what stays of each, asleep; nothing of one that stops."""
         self.facts = False
         """Whether something outside our doing may have overcommitted a device."""
 
@@ -94,24 +95,49 @@ class Books(RuleBasedStateMachine):
     def leave(self, model: str) -> None:
         self.ledger = self.ledger.leave(model)
         if model in self.promised:
-            self.leaving.add(model)
+            self.leaving[model] = {}
+
+    @rule(model=models, share=st.integers(1, 6))
+    def leave_to_sleep(self, model: str, share: int) -> None:
+        stays = {d: n // share for d, n in self.promised.get(model, {}).items()}
+        before = self.leaving.get(model)
+        try:
+            self.ledger = self.ledger.leave(model, stays)
+        except ValueError:
+            # Only what was promised away meanwhile is refused.
+            assert before is not None
+            assert any(
+                n > before.get(d, 0) and n - before.get(d, 0) > self.ledger.free_after_leaving(d)
+                for d, n in stays.items()
+            )
+        else:
+            if model in self.promised:
+                self.leaving[model] = {d: n for d, n in stays.items() if n}
+
+    @rule(model=models)
+    def fall_asleep_as_promised(self, model: str) -> None:
+        if model in self.leaving:
+            stays = self.leaving.pop(model)
+            self.ledger = self.ledger.asleep(model, stays)
+            kept = {d: stays.get(d, 0) for d in self.promised[model]}
+            self.promised[model] = self.physical[model] = kept
 
     @rule(model=models)
     def stay(self, model: str) -> None:
         try:
             self.ledger = self.ledger.stay(model)
         except ValueError:
-            planned = set(self.promised) - self.leaving - {model}
+            planned = set(self.promised) - set(self.leaving) - {model}
             assert any(self.physical.get(m) != self.promised[m] for m in planned)
         else:
-            self.leaving.discard(model)
+            self.leaving.pop(model, None)
 
     @rule(model=models)
     def release(self, model: str) -> None:
         self.ledger = self.ledger.release(model)
         for book in (self.physical, self.promised):
             book.pop(model, None)
-        self.leaving.discard(model)
+        self.leaving.pop(model, None)
 
     @rule(model=models, share=st.integers(1, 4))
     def fall_asleep_and_shrink(self, model: str, share: int) -> None:
@@ -143,9 +169,9 @@ class Books(RuleBasedStateMachine):
     @invariant()
     def what_the_ledger_says_is_what_happened(self) -> None:
         assert {m: r.device_bytes for m, r in self.ledger.reservations.items()} == self.promised
-        assert {m for m, r in self.ledger.reservations.items() if r.leaving} == self.leaving
+        assert {m: r.stays for m, r in self.ledger.reservations.items() if r.leaving} == self.leaving
         for d in self.ledger.devices:
-            kept = sum(n.get(d, 0) for m, n in self.promised.items() if m not in self.leaving)
+            kept = sum(self.leaving.get(m, n).get(d, 0) for m, n in self.promised.items())
             usable = self.ledger.devices[d].capacity - self.ledger.foreign(d)
             assert self.ledger.free_after_leaving(d) == max(0, usable) - kept
             assert 0 <= self.ledger.free(d) <= max(0, self.ledger.free_after_leaving(d))
@@ -175,12 +201,12 @@ class Books(RuleBasedStateMachine):
 
     @invariant()
     def no_deadlock(self) -> None:
-        """Once the leavers are gone every planned load begins, in either order, and then all of it fits."""
+        """Once the leavers are gone, or asleep, every planned load begins, in either order, and then all of it fits."""
         if self.facts:
             return
         gone = self.ledger
-        for model in self.leaving:
-            gone = gone.release(model)
+        for model, stays in self.leaving.items():
+            gone = gone.asleep(model, stays) if stays else gone.release(model)
         for order in (sorted(gone.reservations), sorted(gone.reservations, reverse=True)):
             book = gone
             for model in order:

@@ -75,7 +75,8 @@ async def get_status(the: The, _key: Reader) -> StatusOut:
         models=len(specs), states={s: n for s, n in states.items() if n},
         in_flight=sum(i.gate.count for i in instances.values()),
         queue=QueueSummaryOut(length=the.queue.size, oldest_s=the.queue.oldest_age()),
-        forecasts={s: present.accuracy(a) for s, a in the.manager.forecast.accuracy.items()}, alerts=alerts(the),
+        forecasts={s: present.accuracy(a) for s, a in the.manager.forecast.accuracy.items()},
+        host_memory=present.host_memory(the.manager.host_memory), alerts=alerts(the),
     )  # fmt: skip
 
 

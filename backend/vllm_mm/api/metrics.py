@@ -64,6 +64,14 @@ class Metrics:
             buckets=_SLOW, registry=self.registry,
         )  # fmt: skip
         self._load_failures = Counter("vllm_mm_load_failures", "Loads that failed.", ("model",), registry=self.registry)
+        self._sleeps = Counter(
+            "vllm_mm_sleeps", "Sleeps by how they went: ok, refused, lied (the memory did not come back) or died.",
+            ("model", "outcome"), registry=self.registry,
+        )  # fmt: skip
+        self._wakes = Counter(
+            "vllm_mm_wakes", "Wakes by how they went: ok, refused, lied (it answered differently afterwards) or died.",
+            ("model", "outcome"), registry=self.registry,
+        )  # fmt: skip
         self._orphans = Counter(
             "vllm_mm_orphans_swept", "Processes of a launch that outlived its leader and were killed.", ("model",),
             registry=self.registry,
@@ -99,11 +107,22 @@ class Metrics:
                 reason = self._reasons.pop(model, "")
                 if kind is not None and took is not None:
                     self._loads.labels(kind, reason).observe(float(took))
+                if kind == "wake":
+                    self._wakes.labels(model, "ok").inc()
+            case "instance.sleeping" if not event.data.get("adopted"):
+                self._sleeps.labels(model, "ok").inc()
+            case "sleep.failed":
+                self._sleeps.labels(model, str(event.data.get("outcome", ""))).inc()
+            case "wake.failed":
+                self._wakes.labels(model, str(event.data.get("outcome", ""))).inc()
             case "swap.done":
                 for forecast in event.data.get("forecasts", ()):
                     self._compare(forecast["at"], forecast["expected_s"], forecast["took_s"])
             case "instance.stopping":
-                if self._kinds.pop(model, None) is not None and event.data.get("then") != "stopped":  # not called off
+                if self._kinds.pop(model, None) is not None and event.data.get("then") not in {
+                    "stopped",
+                    "cold",  # called off; or a wake whose load goes on as a start
+                }:
                     self._load_failures.labels(model).inc()
             case "lease.frozen":
                 self._preemptions.labels(model).inc(float(event.data.get("count", 0)))
@@ -148,6 +167,12 @@ class _Gauges(Collector):
         )
         yield from self._instances()
         yield from self._devices()
+        host = self._manager.host_memory
+        bounds = {} if host.budget is None else {("budget",): float(host.budget)}
+        yield _gauge(
+            "vllm_mm_host_memory_bytes", "Host memory for sleeping engines: the budget, and what they hold of it.",
+            ("kind",), {("held",): float(host.used), **bounds},
+        )  # fmt: skip
 
     def _instances(self) -> Iterator[Metric]:
         specs, instances = list(self._manager.catalog), {i.spec.id: i for i in self._manager.instances()}

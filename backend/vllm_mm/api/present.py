@@ -12,6 +12,7 @@ from vllm_mm.api.schemas import (
     EvictedOut,
     FootprintOut,
     ForeignProcessOut,
+    HostMemoryOut,
     IdleOut,
     InstanceOut,
     MemoryOut,
@@ -32,6 +33,7 @@ from vllm_mm.domain.lifecycle import TRANSITIONAL, State
 from vllm_mm.domain.reasons import split
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import ForeignProcess
 from vllm_mm.engine.views import InstanceView
@@ -103,6 +105,10 @@ def footprint(found: Footprint) -> FootprintOut:
         kv_cache=found.parts.kv_cache, overhead=found.parts.overhead, kv_tokens=found.kv_tokens,
         kv_token_bytes=found.kv_token_bytes, samples=found.samples, learned_at=found.learned_at, notes=list(found.notes),
     )  # fmt: skip
+
+
+def host_memory(found: HostMemory) -> HostMemoryOut:
+    return HostMemoryOut(budget=found.budget, held=dict(found.held))
 
 
 def device(found: Device, ledger: Ledger, strangers: Sequence[ForeignProcess]) -> DeviceOut:

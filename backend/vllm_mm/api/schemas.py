@@ -334,6 +334,15 @@ class AccuracyOut(Out):
     """The share that was there within `at_latest_s`; nine of ten is what is aimed at."""
 
 
+class HostMemoryOut(Out):
+    """The host's memory for engines that sleep."""
+
+    budget: int | None
+    """Bytes for all of them; null sets no bound, 0 turns sleep off."""
+    held: dict[str, int]
+    """Bytes by model: of those that sleep, are about to, or wake."""
+
+
 class StatusOut(Out):
     version: str
     started_at: float
@@ -345,6 +354,7 @@ class StatusOut(Out):
     queue: QueueSummaryOut
     forecasts: dict[Stage, AccuracyOut]
     """By when they were made: when somebody began to wait, and when the load was decided."""
+    host_memory: HostMemoryOut
     alerts: list[str]
 
 

@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
+
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.lifecycle import OnTimeout, Timeouts
 from vllm_mm.domain.scheduling import Rules
@@ -42,7 +44,13 @@ def policy(settings: Settings) -> Policy:
         ),
         cancel_unwanted_loads=settings.queue.cancel_unwanted_loads,
         outlive_controller=settings.engines_outlive_controller,
+        sleep_budget=sleep_budget(settings.host_memory.sleep_budget, psutil.virtual_memory().total),
     )
+
+
+def sleep_budget(declared: int | None, memory: int) -> int:
+    """Bytes of host memory for sleeping engines: what was declared, else half of the machine's `memory`."""
+    return memory // 2 if declared is None else declared
 
 
 def places(settings: Settings, owner: str, python: str, environment: Mapping[str, str]) -> Places:

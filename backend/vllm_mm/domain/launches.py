@@ -42,6 +42,8 @@ class LaunchRecord:
     """Unix time."""
     launcher: str = ""
     """`local` or `warm`: how its process came into being."""
+    answer: str = ""
+    """What it answered to the probe before it was put to sleep; empty when it never was."""
 
 
 @dataclass(frozen=True, slots=True)

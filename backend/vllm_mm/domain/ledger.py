@@ -52,6 +52,8 @@ class Reservation:
     for a sleeping instance that is promised more than it holds, so that it can wake."""
     let: Mapping[str, int] | None = None
     """For a lease on device memory: the foreign use of each device that is not its holder's. None for a model."""
+    stays: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of a leaver that falls asleep: what it keeps. Empty for one that stops."""
 
     @property
     def begun(self) -> bool:
@@ -62,17 +64,22 @@ class Reservation:
         """Bytes to count as in use. A leaver counts whole, whether it ever began or not."""
         return (self.device_bytes if self.leaving else self.held).get(device, 0)
 
+    def lasting(self, device: str) -> int:
+        """Bytes to count on once every leaver has gone."""
+        return (self.stays if self.leaving else self.device_bytes).get(device, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """All devices and all reservations; every change returns a new ledger.
 
     A load goes `reserve` -> (`leave` and `release` of its victims) -> `begin` as soon as `fits_now` -> ... -> `release`.
+    A victim that falls asleep goes `leave` with what it keeps -> `asleep`; it comes back by `grow` -> `begin`.
 
     Invariants, per device and by our own doing (a measured footprint or foreign use may break both):
-    the sum of reservations that are not `leaving` never exceeds `usable`, so that every planned load fits once the
-    leavers are gone, in whatever order loads begin (no deadlock); and what is physically in use never exceeds `usable`,
-    because `begin` counts everything that began before or has not left yet (no overcommitment).
+    the sum of reservations, of leavers what stays of them, never exceeds `usable`, so that every planned load fits once
+    the leavers are gone, in whatever order loads begin (no deadlock); and what is physically in use never exceeds
+    `usable`, because `begin` counts everything that began before or has not left yet (no overcommitment).
     """
 
     devices: Mapping[str, Device]
@@ -128,10 +135,29 @@ class Ledger:
             raise ValueError(f"the memory reserved for {model} is still in use")
         return self._with(replace(own, held=dict(own.device_bytes)))
 
-    def leave(self, model: str) -> "Ledger":
-        """The instance was told to go. Unknown models change nothing."""
+    def leave(self, model: str, stays: Mapping[str, int] | None = None) -> "Ledger":
+        """The instance was told to go, or to sleep: then it keeps what `stays` says. Unknown models change nothing.
+
+        Raises ValueError when a leaver is to keep what was promised to somebody else meanwhile, or more than it has.
+        """
         own = self.reservations.get(model)
-        return self if own is None else self._with(replace(own, leaving=True))
+        if own is None:
+            return self
+        kept = {d: n for d, n in (stays or {}).items() if n}
+        left = self._with(replace(own, leaving=True, stays={}))
+        for device, size in kept.items():
+            if size > own.device_bytes.get(device, 0):
+                raise ValueError(f"{model} cannot keep {gib(size)} on {device}: it has less")
+            if own.leaving and size > max(left.free_after_leaving(device), own.lasting(device)):
+                raise ValueError(f"{model} cannot keep {gib(size)} on {device}: it is promised to others")
+        return self._with(replace(own, leaving=True, stays=kept))
+
+    def asleep(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
+        """The instance sleeps and holds this and no more: it leaves no further. May exceed what was to stay: a fact is a
+        fact. Raises ValueError without a reservation."""
+        own = self._get(model)
+        kept = {d: device_bytes.get(d, 0) for d in own.device_bytes}
+        return self._with(replace(own, device_bytes=kept, held=kept, leaving=False, stays={}))
 
     def stay(self, model: str) -> "Ledger":
         """Undrained: it does not go after all. Unknown models change nothing. Raises ValueError when its memory was
@@ -145,9 +171,9 @@ class Ledger:
                 for r in self.reservations.values()
                 if not r.leaving and r.physical(device) < r.device_bytes.get(device, 0)
             ]
-            if planned and size > self.free_after_leaving(device):
+            if planned and size - own.lasting(device) > self.free_after_leaving(device):
                 raise ValueError(f"the memory of {model} on {device} is promised to {', '.join(planned)}")
-        return self._with(replace(own, leaving=False))
+        return self._with(replace(own, leaving=False, stays={}))
 
     def release(self, model: str) -> "Ledger":
         """The tree is reaped and the memory was seen free. Unknown models change nothing."""
@@ -226,9 +252,8 @@ class Ledger:
         return max(0, self._usable(device) - taken)
 
     def free_after_leaving(self, device: str) -> int:
-        """Bytes that are free once every leaver is gone. Negative when facts overcommitted the device."""
-        stay = (r for r in self.reservations.values() if not r.leaving)
-        return self._usable(device) - sum(r.device_bytes.get(device, 0) for r in stay)
+        """Bytes that are free once every leaver is gone, or asleep. Negative when facts overcommitted the device."""
+        return self._usable(device) - sum(r.lasting(device) for r in self.reservations.values())
 
     def in_use(self, device: str) -> int:
         """Bytes that processes of ours may physically use now: what began, and what has not left yet."""

@@ -24,11 +24,13 @@ from vllm_mm.domain.states import (
     Goal,
     Input,
     Instance,
+    Judge,
     Kill,
     KillAgain,
     LeasesGone,
     OnTimeout,
     OpenGate,
+    Outcome,
     Progress,
     Progressed,
     Reaped,
@@ -67,11 +69,13 @@ __all__ = [
     "Goal",
     "Input",
     "Instance",
+    "Judge",
     "Kill",
     "KillAgain",
     "LeasesGone",
     "OnTimeout",
     "OpenGate",
+    "Outcome",
     "Progress",
     "Progressed",
     "Reaped",
@@ -173,7 +177,8 @@ def _command(i: Instance, event: Start | Wake | Drain | Undrain | Kill | Reset |
                 after = _goto(i, State.STOPPED, now, failures=0)
                 return after, (_emit(after, event.cause),)
             # On its way there: the failure that made it stop is forgotten too.
-            return replace(i, failures=0, then=None if i.then is None else Then.STOPPED), ()
+            then = Then.STOPPED if i.then in {Then.BACKOFF, Then.FAILED} else i.then
+            return replace(i, failures=0, then=then), ()
         case _:  # Adopt
             if i.state is not State.STOPPED:
                 return i, (Refuse(f"{i.model} is {i.state.value}, only a stopped instance can adopt an engine"),)
@@ -240,7 +245,8 @@ def _kill(i: Instance, event: Kill, now: float) -> Step:
             return after, (_emit(after, event.cause),)
         case State.STOPPING:
             # Stopping already; but nobody wants the retry any more.
-            return replace(i, then=Then.STOPPED), ()
+            load = (Settle(ok=False, reason=event.cause),) if i.then is Then.COLD else ()
+            return replace(i, then=Then.STOPPED), load
         case _:
             return _stop(i, now, Then.STOPPED, event.cause, event.cause)
 
@@ -257,9 +263,19 @@ def _stop(i: Instance, now: float, then: Then, reason: str, cause: str, *, died:
         StopProcess(graceful=not died and i.state in {State.READY, State.DRAINING, State.SLEEPING}),
         _emit(after, cause, then=then.value),
     ]
-    if i.state in LOADING:
+    if i.state in LOADING and then is not Then.COLD:
         effects.append(Settle(ok=False, reason=reason))
     return after, tuple(effects)
+
+
+def _sleepless(i: Instance, now: float, detail: str, outcome: Outcome, cause: str) -> Step:
+    """It would not sleep, or not wake. That is no failure of the model, which was well before: it is stopped, and where
+    somebody waits for its wake, they get a start."""
+    waking = i.state is State.WAKING
+    after, effects = _stop(
+        i, now, Then.COLD if waking else Then.STOPPED, detail, cause, died=outcome is Outcome.DIED
+    )  # fmt: skip
+    return after, (*effects, Judge(outcome, waking, detail))
 
 
 def _fail(i: Instance, now: float, detail: str, *, permanent: bool, died: bool, cause: str) -> Step:
@@ -282,7 +298,8 @@ def _fact(
             return _thawed(i, now)
         case BecameReady(), State.STARTING | State.WAKING:
             after = _goto(i, State.READY, now, ready_since=now)
-            return after, (OpenGate(), _emit(after, "probe", took_s=round(now - i.since, 3)), Settle(ok=True))
+            woke = (Judge(Outcome.OK, waking=True),) if i.state is State.WAKING else ()
+            return after, (*woke, OpenGate(), _emit(after, "probe", took_s=round(now - i.since, 3)), Settle(ok=True))
         case LeasesGone(), State.DRAINING:
             return _drained(i, now)
         case LeasesGone(), State.SUSPENDING | State.SLEEPING | State.WAKING if i.frozen:
@@ -290,7 +307,12 @@ def _fact(
             return (melted, ()) if i.goal is None else _stop(melted, now, Then.STOPPED, i.reason, i.reason)
         case FellAsleep(), State.SUSPENDING:
             after = _goto(i, State.SLEEPING, now, **_kept(i))
-            return after, (_emit(after, "engine", took_s=round(now - i.since, 3)),)
+            slept = Judge(Outcome.OK, waking=False, kept=event.kept)
+            return after, (slept, _emit(after, "engine", took_s=round(now - i.since, 3)))
+        case Exited(), State.SUSPENDING | State.WAKING:
+            return _sleepless(i, now, event.detail, Outcome.DIED, "crash")
+        case Unhealthy(), State.SUSPENDING | State.WAKING:
+            return _sleepless(i, now, event.detail, Outcome.LIED if event.lied else Outcome.REFUSED, "unhealthy")
         case Reaped(), State.STOPPING:
             return _reaped(i, now)
         case Exited(), State.DRAINING if i.goal is Goal.STOP:
@@ -300,9 +322,9 @@ def _fact(
             return _stop(i, now, Then.STOPPED, event.detail, "unhealthy")
         case Exited(), State.SLEEPING:
             return _stop(i, now, Then.STOPPED, event.detail, "crash", died=True)
-        case Exited(), State.STARTING | State.WAKING | State.READY | State.DRAINING | State.SUSPENDING:
+        case Exited(), State.STARTING | State.READY | State.DRAINING:
             return _fail(i, now, event.detail, permanent=event.permanent, died=True, cause="crash")
-        case Unhealthy(), State.STARTING | State.WAKING | State.READY | State.DRAINING | State.SUSPENDING:
+        case Unhealthy(), State.STARTING | State.READY | State.DRAINING:
             return _fail(i, now, event.detail, permanent=event.permanent, died=False, cause="unhealthy")
         case _:
             return i, ()
@@ -317,16 +339,16 @@ def _kept(i: Instance) -> dict[str, Any]:
 
 def _thawed(i: Instance, now: float) -> Step:
     """Awake again with the requests that it kept: on to serve, or, if it was to stop, on to let them finish."""
-    took = round(now - i.since, 3)
+    took, woke = round(now - i.since, 3), Judge(Outcome.OK, waking=True)
     if i.goal is None:
         after = _goto(i, State.READY, now, ready_since=now)
-        return after, (ThawLeases(), OpenGate(), _emit(after, "probe", took_s=took), Settle(ok=True))
+        return after, (woke, ThawLeases(), OpenGate(), _emit(after, "probe", took_s=took), Settle(ok=True))
     after = _goto(
         i, State.DRAINING, now,
         goal=i.goal, deadline=now + i.timeouts.stop, on_timeout=OnTimeout.WAIT, reason=i.reason, ready_since=now,
     )  # fmt: skip
     # The load is over, and it went well; whoever waits for the model gets it after this one has stopped.
-    return after, (ThawLeases(), _emit(after, i.reason, goal=i.goal.value), CloseGate(), Settle(ok=True))
+    return after, (woke, ThawLeases(), _emit(after, i.reason, goal=i.goal.value), CloseGate(), Settle(ok=True))
 
 
 def _frozen(i: Instance, now: float) -> Step:
@@ -370,11 +392,9 @@ def _tick(i: Instance, now: float) -> Step:
             detail = f"not ready after {i.limits.deadline:g} s"
             return _fail(i, now, detail, permanent=False, died=False, cause="deadline")
         case State.WAKING:
-            detail = f"not awake after {i.timeouts.wake:g} s"
-            return _fail(i, now, detail, permanent=False, died=False, cause="deadline")
+            return _sleepless(i, now, f"not awake after {i.timeouts.wake:g} s", Outcome.REFUSED, "deadline")
         case State.SUSPENDING:
-            detail = f"not asleep after {i.timeouts.suspend:g} s"
-            return _fail(i, now, detail, permanent=False, died=False, cause="deadline")
+            return _sleepless(i, now, f"not asleep after {i.timeouts.suspend:g} s", Outcome.REFUSED, "deadline")
         case State.DRAINING if i.on_timeout is OnTimeout.WAIT:
             after = replace(i, deadline=now + max(1.0, i.deadline - i.since))
             return after, (Emit("alert.drain_overdue", "deadline", {"generation": i.generation}),)

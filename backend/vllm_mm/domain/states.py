@@ -49,6 +49,19 @@ class Then(StrEnum):
     STOPPED = "stopped"
     BACKOFF = "backoff"
     FAILED = "failed"
+    COLD = "cold"
+    """As STOPPED, but its load goes on: the wake failed, and those who wait for it get a start instead."""
+
+
+class Outcome(StrEnum):
+    """How a sleep or a wake went."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    """The engine answered with an error, or not in time."""
+    LIED = "lied"
+    """It said yes and did not do it: its memory did not come back, or it answers differently after its sleep."""
+    DIED = "died"
 
 
 class OnTimeout(StrEnum):
@@ -204,6 +217,8 @@ class Unhealthy:
     generation: int
     detail: str
     permanent: bool = False
+    lied: bool = False
+    """It answered that it sleeps, or is awake, and that was seen to be untrue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +229,8 @@ class LeasesGone:
 @dataclass(frozen=True, slots=True)
 class FellAsleep:
     generation: int
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes that it was seen to hold on its devices now; nothing for a device that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +292,7 @@ class ThawLeases:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Put the engine to sleep, verify it, report `FellAsleep` or `Unhealthy`."""
+    """Put the engine to sleep, see its memory come back, report `FellAsleep` or `Unhealthy`."""
 
     keep: bool = False
     """With the requests that it has, which go on when it wakes."""
@@ -308,6 +325,17 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class Judge:
+    """A sleep or a wake came to its end; whether this engine is put to sleep again depends on it."""
+
+    outcome: Outcome
+    waking: bool
+    reason: str = ""
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    """As in `FellAsleep`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Emit:
     """Publish exactly one event for this transition."""
 
@@ -335,6 +363,7 @@ Effect: TypeAlias = (
     | StopProcess
     | KillAgain
     | Settle
+    | Judge
     | Emit
     | Refuse
 )

@@ -1,55 +1,83 @@
-"""The tiers of a model: READY, SLEEPING, STOPPED. Who can sleep at all, and whether one that has to go sleeps or stops. Pure."""
+"""The tiers of a model: READY, SLEEPING, STOPPED. Whether one that has to go sleeps or stops, and the host's memory. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from vllm_mm.domain.ledger import Device
-from vllm_mm.domain.specs import EngineKind, ModelSpec, SleepMode
-
-_ANYWAY = "`sleep.mode: always` puts it to sleep all the same"
+from vllm_mm.domain.ledger import gib
+from vllm_mm.domain.states import Goal
 
 
-def why_no_sleep(spec: ModelSpec, devices: Sequence[Device]) -> str:
-    """Why the engine of `spec` is never put to sleep on `devices` (those it could run on, or all), for people; empty when it
-    can be. vLLM has sleep mode on GPUs, and its CPU build refuses to start with it; a simulated engine has it everywhere.
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Who holds how much of the host's memory for sleep, or was promised it: from the decision that it sleeps until it is
+    awake again or gone. Every change returns another one. Bytes."""
+
+    budget: int | None
+    """None: as much as anybody wants."""
+    held: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def used(self) -> int:
+        return sum(self.held.values())
+
+    def lacks(self, size: int, without: Sequence[str] = ()) -> int:
+        """Bytes by which `size` more would exceed the budget once those in `without` are gone; 0 when it fits."""
+        if self.budget is None:
+            return 0
+        stay = sum(held for model, held in self.held.items() if model not in without)
+        return max(0, stay + size - self.budget)
+
+    def take(self, model: str, size: int) -> "HostMemory":
+        """Replaces what `model` held before. A fact or a decision that was made: may exceed."""
+        return replace(self, held={**self.held, model: size})
+
+    def release(self, model: str) -> "HostMemory":
+        """Awake, or gone. Unknown models change nothing."""
+        return replace(self, held={m: n for m, n in self.held.items() if m != model})
+
+
+@dataclass(frozen=True, slots=True)
+class Sleeper:
+    """One that holds host memory, as somebody who may be stopped to make room for another sleeper."""
+
+    model: str
+    asleep_since: float
+    spare: bool
+    """Asleep, without frozen requests, not pinned, and not about to wake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a model that has to go. `stops`: sleepers to be stopped for it, those that slept longest first."""
+
+    goal: Goal
+    reason: str
+    """For people."""
+    stops: tuple[str, ...] = ()
+
+
+def fate(
+    host: HostMemory, need: int, sleepers: Sequence[Sleeper], *, why_not: str = "", device_room: bool = True
+) -> Fate:
+    """SLEEP where the engine can (`why_not` says why it cannot), what stays of it fits beside what was promised on its devices
+    (`device_room`), and the host has `need` bytes for it, or will have once sleepers that can be spared are stopped. Else STOP.
+
+    A budget of 0 turns sleep off, also for models that need nothing of it.
     """
-    if spec.sleep.mode is SleepMode.NEVER:
-        return "`sleep.mode` is `never`"
-    if spec.sleep.mode is SleepMode.ALWAYS:
-        return ""
-    if spec.engine is EngineKind.COMMAND:
-        return f"a `command` engine is not known to have vLLM's sleep mode; {_ANYWAY}"
-    if spec.arguments.get("enable-sleep-mode", True) is not True:
-        return "`enable-sleep-mode` is switched off in its args"
-    if spec.engine is EngineKind.SIM:
-        return ""
-    candidates = [d for d in devices if not spec.devices.ids or d.id in spec.devices.ids]
-    if not candidates:
-        return "there is no device that it could run on"
-    if others := [d.id for d in candidates if d.kind != "gpu"]:
-        return f"vLLM has sleep mode on GPUs, and this model may run on {', '.join(others)}; {_ANYWAY}"
-    return _defect(spec)
-
-
-def _defect(spec: ModelSpec) -> str:
-    """Known to go wrong in vLLM (as of 0.32): an issue of vllm-project/vllm for each, and whether it is about level 2 only."""
-    arguments, deep = spec.arguments, spec.sleep.level == 2
-    lora = bool(spec.lora) or arguments.get("enable-lora") is True
-    drafts = any(name.partition(".")[0] == "speculative-config" for name in arguments)
-    offloads = any(name.startswith("kv-offloading-") for name in arguments)
-    found = (
-        (offloads, "with `kv-offloading-*` the engine dies at the first request after a wake (vLLM issue 45268)"),
-        (
-            arguments.get("mm-encoder-tp-mode") == "data",
-            "with `mm-encoder-tp-mode: data` it keeps its memory on the device (vLLM issue 47654)",
-        ),
-        (
-            "expandable_segments:True" in spec.env.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-            "with `expandable_segments:True` it keeps its memory on the device (vLLM pull request 11743)",
-        ),
-        (deep and lora, "LoRA does not survive level 2 (vLLM pull request 48337); level 1 can be used"),
-        (
-            deep and drafts,
-            "a draft model's weights are not read again after level 2 (vLLM issue 52479); level 1 can be used",
-        ),
-    )
-    return next((f"{reason}; {_ANYWAY}" for known, reason in found if known), "")
+    if why_not:
+        return Fate(Goal.STOP, why_not)
+    if host.budget == 0:
+        return Fate(Goal.STOP, "`host_memory.sleep_budget` is 0")
+    if not device_room:
+        return Fate(Goal.STOP, "what would stay of it on its devices is promised to others")
+    stops: list[str] = []
+    spare = sorted((s for s in sleepers if s.spare and host.held.get(s.model)), key=lambda s: (s.asleep_since, s.model))
+    for sleeper in spare:
+        if not host.lacks(need, stops):
+            break
+        stops.append(sleeper.model)
+    if lacking := host.lacks(need, stops):
+        return Fate(
+            Goal.STOP, f"the host's memory for sleep has no room for its {gib(need)}: {gib(lacking)} too little"
+        )
+    return Fate(Goal.SLEEP, f"its weights ({gib(need)}) stay in host memory" if need else "it sleeps", tuple(stops))

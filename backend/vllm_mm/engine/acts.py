@@ -6,10 +6,14 @@ from abc import abstractmethod
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import Conflict, ShuttingDown
+from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.lifecycle import Drain, Goal, Kill, OnTimeout, Reset, State
 from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.domain.tiers import Fate
+from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.registry import Registry
+from vllm_mm.engine.tiers import Departure
 from vllm_mm.engine.tools import Tools
 from vllm_mm.engine.wishes import Wish, Wishes
 
@@ -77,9 +81,17 @@ class Acts(Registry):
         await self.start(model, cause)
 
     async def sleep(self, model: str, cause: str) -> None:
-        """Drain, then put to sleep. Raises Conflict where the engine cannot."""
+        """Drain, then put to sleep; sleepers may be stopped for its place in host memory. Raises Conflict where the engine
+        cannot, or where there is no room for its weights."""
         instance = self.require(model)
-        if reason := self.why_no_sleep(instance.spec):
+        reason = self.why_no_sleep(instance.spec)
+        if not reason and instance.state is State.READY:
+            fate = self.fate(model)
+            if fate.goal is Goal.SLEEP:
+                self._lay_down(instance, fate)
+            else:
+                reason = fate.reason
+        if reason:
             raise Conflict(f"{model} cannot sleep: {reason}. Stop it instead.")
         await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
 
@@ -104,7 +116,8 @@ class Acts(Registry):
         await instance.ask(lc.Undrain(cause))
 
     async def reset(self, model: str, cause: str) -> None:
-        """Forget the failures of a FAILED or backing-off instance."""
+        """Forget the failures of a FAILED or backing-off instance, and those of its sleep."""
+        self._tiers.forget(self.require(model).spec.id)
         await self.require(model).ask(Reset(cause))
 
     def pin(self, model: str, *, pinned: bool) -> None:
@@ -112,6 +125,39 @@ class Acts(Registry):
         self.require(model)
         self._wishes.pin(model, pinned=pinned)
         self._decide()
+
+    # Sleep instead of a stop.
+
+    def fate(self, model: str) -> Fate:
+        """What would become of it if it had to go now: sleep where that is possible and there is room for it, else a stop."""
+        kept = {
+            i.spec.id
+            for i in self._instances.values()
+            if self.pinned(i.spec) or self.loading(i.spec.id) is not None
+        }  # fmt: skip
+        return self._tiers.fate(self.require(model), self.ledger, self._instances.values(), kept)
+
+    def eviction_goal(self, instance: ModelInstance) -> Goal:
+        return self.fate(instance.spec.id).goal if instance.state is State.READY else Goal.STOP
+
+    def departure(self, model: str) -> Departure:
+        """What an eviction of it would be now, and how long that and its return take."""
+        instance = self.require(model)
+        goal = self.eviction_goal(instance)
+        back = (
+            self.estimator.expected(instance.spec, Kind.WAKE)
+            if goal is Goal.SLEEP
+            else self.estimator.start(instance.spec)
+        )
+        return Departure(goal, leaves=self.estimator.going(instance, goal), back=back)
+
+    def _lay_down(self, instance: ModelInstance, fate: Fate) -> None:
+        """Keep what it needs to sleep, before it is told to: host memory, and what stays of it on its devices."""
+        for sleeper in fate.stops:
+            cause = f"host memory for the sleep of {instance.spec.id}"
+            self._instances[sleeper].tell(Drain(Goal.STOP, self._policy.drain_timeout, cause))
+        self._tiers.take(instance, self.ledger)
+        self._room.leave_asleep(instance.spec.id, self._tiers.residue(instance.spec, self.ledger))
 
     # What became of them.
 

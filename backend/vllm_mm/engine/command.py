@@ -14,8 +14,8 @@ from pathlib import Path
 
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.residency import Device
+from vllm_mm.domain.sleep import why_no_sleep
 from vllm_mm.domain.specs import GIB, ArgValue, EngineKind, ModelSpec, Task
-from vllm_mm.domain.tiers import why_no_sleep
 from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE, Address
 from vllm_mm.vocabulary.profile import IMPORTS_VARIABLE
 from vllm_mm.vocabulary.quantities import parse_duration

@@ -40,6 +40,8 @@ class InstanceHost(Protocol):
 
     def settled(self, instance: "ModelInstance", *, ok: bool, reason: str) -> None: ...
 
+    def judged(self, instance: "ModelInstance", verdict: lc.Judge) -> None: ...
+
     def slot_freed(self, model: str) -> None: ...
 
     def gives_more(self, instance: "ModelInstance") -> bool: ...
@@ -76,8 +78,7 @@ class ModelInstance:
 
     @property
     def record(self) -> LaunchRecord | None:
-        process = self._process
-        return process.record if process is not None else None
+        return self._run.record if self._run is not None else None
 
     @property
     def pid(self) -> int | None:
@@ -173,10 +174,10 @@ class ModelInstance:
 
     async def hand_over(self) -> None:
         """Let go of the process without touching it, for the next controller."""
-        process = self._run.let_go() if self._run is not None else None
+        record, process = self.record, self._run.let_go() if self._run is not None else None
         await self.close()
-        if process is not None:
-            await self._write_at_last(process.record)
+        if record is not None and process is not None:
+            await self._write_at_last(record)
             await process.close()
 
     async def _write_at_last(self, record: LaunchRecord) -> None:
@@ -285,6 +286,8 @@ class ModelInstance:
                 self.tasks.run(self._present().stop(graceful=False))
             case lc.Settle():
                 self._host.settled(self, ok=effect.ok, reason=effect.reason)
+            case lc.Judge():
+                self._host.judged(self, effect)
             case lc.Emit():
                 self.emit(effect.kind, cause=effect.cause, data=effect.data)
             case lc.Refuse():

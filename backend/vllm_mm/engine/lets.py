@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from vllm_mm.domain.device_leases import Evicted
-from vllm_mm.domain.lifecycle import Drain, State
+from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import NoPlacement, Placement, place
 from vllm_mm.domain.scheduling import Load, Ticket, View
 from vllm_mm.domain.specs import DeviceWish
 from vllm_mm.engine.acts import Acts
+from vllm_mm.engine.instance import ModelInstance
 
 
 class Lets(Acts):
@@ -26,7 +27,7 @@ class Lets(Acts):
     async def _look_again(self) -> None: ...
 
     @abstractmethod
-    def _eviction(self, load: Load) -> Drain: ...
+    def _evict(self, victim: ModelInstance, load: Load) -> None: ...
 
     def could_let(self, device: str, size: int) -> Placement | NoPlacement:
         """Who would go for `size` bytes of `device`, or why that cannot be. An operator asks: the busy go too."""
@@ -51,7 +52,7 @@ class Lets(Acts):
             evicted = tuple(Evicted(v.spec.id, v.state is State.READY or v.spec.preload) for v in victims)
             load = Load(name, dict(found.device_bytes), found.victims, Reason.OPERATOR.because("asked for the room"))
             for victim in victims:
-                victim.tell(self._eviction(load))
+                self._evict(victim, load)
             return evicted
 
     def taken_up(self, name: str) -> int | None:

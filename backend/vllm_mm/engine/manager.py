@@ -1,66 +1,34 @@
-"""The ProcessManager: which engines exist, in which state, on which devices, and the one way to reach them.
+"""The ProcessManager: which engines exist, in which state, on which devices, and the one way to reach them."""
 
-`_swap_inflight` is held only around "decide and flip": re-check, reserve, mark the target, write its row. Never across
-a stop, a start, a sleep, a wake, or any wait for a network or a process. `_loading_events` has one entry per load under
-way: N waiters, one start; it is cleared on success and on failure, and everybody is answered either way.
-"""
-
-import asyncio
 import logging
-import secrets
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.errors import ConfigError, Conflict, MMError, ShuttingDown, StartFailed, TornDown, UnknownModel
-from vllm_mm.domain.estimates import Stage
+from vllm_mm.domain.errors import MMError, ShuttingDown, TornDown, UnknownModel
 from vllm_mm.domain.launches import LaunchRecord
-from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State
+from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, Outcome, State, Then
 from vllm_mm.domain.reasons import Reason, split
-from vllm_mm.domain.scheduling import Lane, Load, Ticket, View
+from vllm_mm.domain.scheduling import Lane, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine import launching, survey
-from vllm_mm.engine.footprints import Footprints
-from vllm_mm.engine.instance import ModelInstance, Tools
+from vllm_mm.engine import survey
+from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.lease import Lease
-from vllm_mm.engine.leasing import Leasing, WaitingRoom
-from vllm_mm.engine.lets import Lets
-from vllm_mm.engine.loading import Loading
-from vllm_mm.engine.policy import OnTeardown, Places, Policy
-from vllm_mm.engine.ports import LaunchPlan
+from vllm_mm.engine.leasing import Leasing
+from vllm_mm.engine.policy import OnTeardown
 from vllm_mm.engine.progress import PROFILED_FROM
 from vllm_mm.engine.registry import on_its_way_out
-from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, start_failed, torn_down, wait_info
+from vllm_mm.engine.swaps import Swaps
+from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, torn_down, wait_info
 
 log = logging.getLogger(__name__)
 
-DB_DEADLINE = 10.0
-"""Seconds for the one row that is written while `_swap_inflight` is held."""
-FRESH = 0.25
-"""Seconds for which a reading of the devices is good enough to start on."""
-LOOK_DEADLINE = 1.0
-"""Seconds that a start waits for a new one."""
 PROFILED = PROFILED_FROM | {"probe"}
 """Phases of a load in which the engine has sized its KV cache."""
 
 
-class ProcessManager(Lets):
+class ProcessManager(Swaps):
     """Owns all instances and the device ledger."""
-
-    def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:
-        super().__init__(catalog, tools, policy)
-        self._footprints = Footprints(places.environment)
-        self._places = places
-        self._swap_inflight = asyncio.Lock()
-        self._loading_events: dict[str, Loading] = {}
-        self._queue: WaitingRoom | None = None
-        self._seen: View | None = None
-        """What the latest decision was made on."""
-
-    def attach(self, queue: WaitingRoom) -> None:
-        """Wire the queue in; once, before the first request."""
-        self._queue = queue
 
     # The one way to an engine.
 
@@ -91,12 +59,6 @@ class ProcessManager(Lets):
         instance = self._instances.get(lease.model)
         if instance is not None:
             instance.gate.release(lease, self._tools.clock.now())
-
-    @property
-    def _waiting(self) -> WaitingRoom:
-        if self._queue is None:
-            raise RuntimeError("ProcessManager.attach was not called")
-        return self._queue
 
     # What the queue asks.
 
@@ -135,15 +97,17 @@ class ProcessManager(Lets):
         doomed = i.state is State.STOPPING and i.then is not lc.Then.STOPPED
         if doomed and ticket.model not in self._loading_events:
             return self._start_failed(instance)
-        if ticket.stream and on_its_way_out(i) and self._policy.on_teardown is OnTeardown.RETRY:
+        if ticket.stream and self._tears_down(i):
             return self._torn_down(instance)
         return None
 
+    def _tears_down(self, i: Instance) -> bool:
+        """Streams that want it are told to come again. Not while a load of it goes on: they will have that."""
+        going = on_its_way_out(i) and self._policy.on_teardown is OnTeardown.RETRY
+        return going and i.model not in self._loading_events
+
     def _torn_down(self, instance: ModelInstance) -> TornDown:
         return torn_down(instance.snapshot, self.eta(instance.spec.id))
-
-    def _start_failed(self, instance: ModelInstance, reason: str = "") -> StartFailed:
-        return start_failed(instance, reason, self._tools.clock.now())
 
     def held(self, model: str, reason: str, until: float | None = None) -> None:
         """Those who want it have to wait, until then at least; remembered to be shown, and to say how long."""
@@ -168,153 +132,10 @@ class ProcessManager(Lets):
         if self._policy.cancel_unwanted_loads and model in self._loading_events and not wanted:
             self._call_off(model, Reason.UNWANTED.because("nobody waits for it any more"))
 
-    async def carry_out(self, load: Load) -> None:
-        """Decide and flip, under `_swap_inflight`; what follows runs in a task of its own."""
-        await self._look_again()
-        async with self._swap_inflight:
-            loading = await self._flip(load)
-        if loading is not None:
-            loading.task = asyncio.get_running_loop().create_task(self._swap_in(loading), name=f"load-{load.model}")
-
-    async def _look_again(self) -> None:
-        """Before anything is started: a stranger may have come since the last reading."""
-        if self._tools.inventory.age() <= FRESH:
-            return
-        try:
-            await self._tools.inventory.refresh(LOOK_DEADLINE)
-        except Exception:  # what was known has to do
-            log.exception("reading the devices failed")
-        self.observe_devices()
-
-    async def _flip(self, load: Load) -> Loading | None:
-        """Re-check, reserve, mark, write the row. None when the decision is stale: the next round decides again."""
-        instance = self._instance(load.model)
-        if self._closing or instance is None or load.model in self._loading_events:
-            return None
-        if instance.state not in {State.STOPPED, State.SLEEPING}:
-            return None
-        victims = [self._instances[v] for v in load.victims if v in self._instances]
-        if any(v.state not in {State.READY, State.SLEEPING} or v.gate.frozen for v in victims):
-            return None
-        if not self._room.promise(load.model, load.device_bytes, load.victims):
-            return None
-        loading = self._mark(instance, load)
-        if instance.state is State.STOPPED:
-            try:
-                async with asyncio.timeout(DB_DEADLINE):
-                    await self._tools.store.save(self._intent(instance.spec, loading))
-            except ConfigError as error:
-                self._give_up(loading, error.message)
-            except MMError as error:
-                self._give_up(loading, f"its start could not be written down. {error.message}")
-            except Exception as error:  # whatever the database says, the promise has to be undone
-                self._give_up(loading, f"the database did not take the launch: {error!r}")
-            if loading.ok is not None:  # given up, or called off while the row was written
-                self._spare(victims, load)
-                return None
-        for victim in victims:
-            victim.tell(self._eviction(load))
-        return loading
-
-    def _spare(self, victims: Sequence[ModelInstance], load: Load) -> None:
-        """They were promised away, but not told. If another load counts on what one leaves, it has to go all the same."""
-        for victim in victims:
-            if not self._room.stay(victim.spec.id):
-                victim.tell(self._eviction(load))
-
-    def _mark(self, instance: ModelInstance, load: Load) -> Loading:
-        wish = self._wishes.get(load.model)
-        loading = Loading(
-            load=load,
-            generation=instance.snapshot.generation + 1,
-            token=secrets.token_hex(16),
-            began=self._tools.clock.now(),
-            cause=wish.cause if wish is not None else self._who_waits(instance),
-        )
-        self._loading_events[load.model] = loading
-        self._emit(
-            "swap.planned", load.model, loading.cause,
-            {"victims": list(load.victims), "devices": load.device_bytes, "reason": load.reason},
-        )  # fmt: skip
-        self.forecast.tell(load.model, Stage.DECIDED)
-        return loading
-
-    def _who_waits(self, instance: ModelInstance) -> str:
-        first = self._waiting.first(instance.spec.id)
-        return f"request {first}" if first else f"{instance.gate.frozen} frozen"
-
-    def _eviction(self, load: Load) -> Drain:
-        return Drain(
-            Goal.STOP,
-            self._policy.drain_timeout,
-            cause=Reason.EVICTED.because(f"room for {load.model} ({load.reason})"),
-            on_timeout=self._policy.on_drain_timeout,
-        )
-
-    async def _swap_in(self, loading: Loading) -> None:
-        """Wait for the room, then start (or wake). Every way out settles the load."""
-        model = loading.load.model
-        instance = self._instances[model]
-        held = dict(self._room.ledger.reservations[model].held)
-        patience = self._policy.drain_timeout + 3 * self._policy.timeouts.stop + instance.spec.start.deadline
-        try:
-            async with asyncio.timeout(patience):
-                await self._room.take(model)
-            await self._look_again()
-            self._room.confirm(model)
-            if instance.state is State.SLEEPING:
-                await instance.ask(lc.Wake(loading.cause))
-            else:
-                await instance.ask(lc.Start(loading.cause))
-        except TimeoutError:
-            self._give_up(loading, f"no room on its devices after {patience:.0f} s")
-        except (Conflict, ValueError) as error:
-            self._decide_again(loading, str(error), held)
-        except Exception as error:
-            log.exception("the load of %s failed", model)
-            self._give_up(loading, f"internal error: {error!r}")
-
-    def _decide_again(self, loading: Loading, reason: str, held: Mapping[str, int]) -> None:
-        """What the load was decided on is gone (a sleeper died before it could wake, a stranger took the room): those who
-        wait go on waiting, and the next round decides anew. `held`: what the model held before the load, in bytes."""
-        model = loading.load.model
-        if self._loading_events.get(model) is not loading:
-            return
-        del self._loading_events[model]
-        self._room.profiled(model)
-        if self._instances[model].state not in lc.LIVE:
-            self._room.release(model)
-        elif self._instances[model].state is State.SLEEPING:
-            self._room.forgo(model, held)
-        self._emit("swap.given_up", model, reason)
-        loading.settle(ok=False, reason=reason)
-        self._waiting.kick()
-
-    def _give_up(self, loading: Loading, reason: str) -> None:
-        """A load that never became a process: give the room back and answer everybody, once."""
-        model = loading.load.model
-        if self._loading_events.get(model) is not loading:
-            return
-        instance = self._instances[model]
-        self._room.profiled(model)
-        if instance.state not in lc.LIVE:
-            self._room.release(model)
-            self._wishes.refuse(model, reason)
-        self._emit("swap.given_up", model, reason)
-        self.settled(instance, ok=False, reason=reason)
-
     # What the instances tell.
 
     def _make(self, spec: ModelSpec) -> ModelInstance:
         return ModelInstance(spec, self, self._tools, self._policy.timeouts)
-
-    def plan_launch(self, spec: ModelSpec, generation: int) -> LaunchPlan:
-        record = self._intent(spec, self._loading_events[spec.id])
-        kv_cache = self.footprint(spec).parts.kv_cache
-        return launching.plan(spec, generation, record, self._places, self.devices(), kv_cache)
-
-    def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:
-        return launching.intent(spec, loading, self._places, self._tools.clock.wall())
 
     def changed(self, instance: ModelInstance, before: Instance, after: Instance) -> None:
         model = instance.spec.id
@@ -322,31 +143,37 @@ class ProcessManager(Lets):
         if after.state is before.state:
             if after.progress.phase in PROFILED and after.progress.phase != before.progress.phase:
                 self._room.profiled(model)
+            if after.goal is Goal.STOP and before.goal is Goal.SLEEP:
+                self._tiers.release(model)
+                self._room.leave(model)
             return
-        if after.state is State.STOPPING or (after.state is State.DRAINING and after.goal is Goal.STOP):
+        if not _may_sleep(after):
+            self._tiers.release(model)
+        stops = after.state is State.STOPPING and after.then is not Then.COLD
+        if stops or (after.state is State.DRAINING and after.goal is Goal.STOP):
             self._room.leave(model)
+        if after.state is State.SLEEPING:
+            self._fell_asleep(instance)
         if before.state in lc.LOADING:
             self._room.profiled(model)
         if before.state in lc.LIVE and after.state not in lc.LIVE:
-            self._room.release(model)
-        if on_its_way_out(after) and self._policy.on_teardown is OnTeardown.RETRY:
+            self._gone(instance, before)
+        if self._tears_down(after):
             self._waiting.refuse_streams(model, self._torn_down(instance))
         self._waiting.kick()
 
-    def settled(self, instance: ModelInstance, *, ok: bool, reason: str) -> None:
+    def _fell_asleep(self, instance: ModelInstance) -> None:
         model = instance.spec.id
-        loading = self._loading_events.pop(model, None)
-        self._wishes.drop(model)
-        if loading is not None:
-            loading.settle(ok=ok, reason=reason)
-            if ok:
-                self._emit(
-                    "swap.done", model, loading.cause, loading.told(self.forecast.came(model), self._tools.clock.now())
-                )
-        if not ok:
-            self.forecast.forget(model)
-            self._waiting.fail(model, self._start_failed(instance, reason))
-        self._waiting.kick()
+        if model not in self._tiers.host.held:  # adopted, or put to sleep by other means
+            self._tiers.take(instance, self.ledger)
+        if not self._room.asleep(model, self._tiers.residue(instance.spec, self.ledger)):
+            instance.tell(Drain(Goal.STOP, 0.0, "it keeps more of its memory asleep than can be spared"))
+
+    def judged(self, instance: ModelInstance, verdict: Judge) -> None:
+        last = self._tiers.judged(instance.spec, verdict)
+        if verdict.outcome is not Outcome.OK:
+            data = {"outcome": verdict.outcome.value, "reason": verdict.reason, "again": not last}
+            self._emit("wake.failed" if verdict.waking else "sleep.failed", instance.spec.id, verdict.reason, data)
 
     def slot_freed(self, model: str) -> None:
         queue = self._queue
@@ -356,25 +183,6 @@ class ProcessManager(Lets):
         wanted = queue.size or self._wishes.models()
         if queue.waits(model) or (wanted and not self._instances[model].gate.count):
             queue.kick()
-
-    # What the acts ask.
-
-    def _call_off(self, model: str, reason: str) -> bool:
-        """End a load that waits for room (True), or kill one that has a process."""
-        loading = self._loading_events.get(model)
-        if loading is None:
-            return False
-        instance = self._instances[model]
-        if instance.state in lc.LOADING:
-            instance.tell(Kill(reason))
-            return True
-        if loading.task is not None:
-            loading.task.cancel()
-        self._give_up(loading, reason)
-        return True
-
-    def _decide(self) -> None:
-        self._waiting.kick()
 
     # Boot, reload and the end.
 
@@ -425,9 +233,6 @@ class ProcessManager(Lets):
 
     # What anybody may look at.
 
-    def loading(self, model: str) -> Loading | None:
-        return self._loading_events.get(model)
-
     def wait_info(self, ticket: Ticket) -> WaitInfo:
         """Where a waiting request stands."""
         position, why = self._waiting.position(ticket.id, ticket.model), self._waiting.why(ticket.model)
@@ -454,5 +259,7 @@ class ProcessManager(Lets):
             return wish.why_not or "about to start"
         return self._waiting.why(model) or self._wishes.refusal(model)
 
-    def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
-        self._tools.journal.emit(kind, model=model, cause=cause, data=data)
+
+def _may_sleep(i: Instance) -> bool:
+    """Whether host memory is kept for it: from the decision that it sleeps until it is awake or told to stop."""
+    return i.state in {State.SUSPENDING, State.SLEEPING, State.WAKING} or i.goal is Goal.SLEEP

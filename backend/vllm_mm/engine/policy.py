@@ -35,6 +35,8 @@ class Policy:
     cancel_unwanted_loads: bool = False
     """Call a load off when everybody who waited for it has left."""
     outlive_controller: bool = True
+    sleep_budget: int | None = None
+    """Bytes of host memory for all sleepers together; 0 turns sleep off, None sets no bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,3 +238,8 @@ class Inventory(Protocol):
         """After a stop: wait until the use seen on each device fell by about what the instance held (or below `before`).
         False at the deadline (seconds). Devices that cannot be observed count as free once the tree is reaped."""
         ...
+
+    async def held(self, token: str) -> Mapping[str, int]:
+        """Bytes that the processes of the launch `token` hold on each device now; nothing for a device where that cannot be
+        known. Raises OSError when the devices cannot be read."""
+        ...

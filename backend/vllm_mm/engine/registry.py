@@ -11,7 +11,7 @@ from vllm_mm.domain.footprint import Footprint, Learned
 from vllm_mm.domain.lifecycle import Goal, Instance, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.domain.tiers import why_no_sleep
+from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.engine.devices.alerts import DeviceAlerts
 from vllm_mm.engine.estimator import Estimator
 from vllm_mm.engine.footprints import Footprints
@@ -22,6 +22,7 @@ from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.ports import ForeignProcess
 from vllm_mm.engine.room import PROFILES_MEMORY, Room
+from vllm_mm.engine.tiers import Tiers
 from vllm_mm.engine.tools import Tools
 
 TEARDOWN = frozenset({State.DRAINING, State.SUSPENDING, State.STOPPING})
@@ -46,6 +47,7 @@ class Registry(ABC):
         self._footprints = Footprints()
         self._sized: dict[str, Footprint] = {}
         self._sized_for: tuple[Mapping[str, Device], Catalog] | None = None
+        self._tiers = Tiers(policy.sleep_budget)
         self.estimator = Estimator(tools.store, tools.clock, lambda: self.catalog, policy.drain_timeout)
         self.forecast = Forecast(
             self.estimator, tools.clock, self._instances, self.loading, self.eviction_goal, self._room.profilers
@@ -100,7 +102,12 @@ class Registry(ABC):
 
     def why_no_sleep(self, spec: ModelSpec) -> str:
         """Why not, for people; empty when it can be."""
-        return why_no_sleep(spec, self.devices())
+        return self._tiers.why_no_sleep(spec, self.devices())
+
+    @property
+    def host_memory(self) -> HostMemory:
+        """Who holds how much of the host's memory for sleep."""
+        return self._tiers.host
 
     def can_freeze(self, spec: ModelSpec) -> bool:
         """Whether its engine can keep running requests over a sleep: vLLM and the simulated engine can, wherever they can
@@ -162,9 +169,9 @@ class Registry(ABC):
             found = self._sized[spec.fingerprint] = self._footprints.of(spec, self.devices(), self.catalog)
         return found
 
-    def eviction_goal(self, instance: ModelInstance) -> Goal:  # noqa: ARG002  # the tiers will look at it
+    @abstractmethod
+    def eviction_goal(self, instance: ModelInstance) -> Goal:
         """Where an eviction of it for another's room would lead."""
-        return Goal.STOP
 
     def expected(self, model: str) -> Span | None:
         """From now until `model` could be READY, by what such things took before; None when it will not by itself."""

@@ -105,6 +105,19 @@ class Room:
     def leave(self, model: str) -> None:
         self._set(self.ledger.leave(model))
 
+    def leave_asleep(self, model: str, stays: Mapping[str, int]) -> None:
+        """It was told to sleep and will keep this. Raises ValueError when that was promised to somebody else."""
+        self._set(self.ledger.leave(model, stays))
+
+    def asleep(self, model: str, kept: Mapping[str, int]) -> bool:
+        """It sleeps and holds this. False when that is more than it was to keep, and a load that was promised room has it not."""
+        own = self.ledger.reservations.get(model)
+        if own is None:
+            return True
+        more = [d for d, size in kept.items() if size > own.lasting(d)]
+        self._set(self.ledger.asleep(model, kept))
+        return all(self.ledger.free_after_leaving(device) >= 0 for device in more)
+
     def stay(self, model: str) -> bool:
         """False when its memory was promised to somebody else."""
         try:

@@ -19,10 +19,11 @@ from vllm_mm.engine import command
 from vllm_mm.engine.lease import LeaseGate
 from vllm_mm.engine.notes import note
 from vllm_mm.engine.ports import Address, EngineProcess, ExitStatus, LaunchPlan, LaunchRecord
+from vllm_mm.engine.sleeping import put_to_sleep
 from vllm_mm.engine.startlog import StartLog
 from vllm_mm.engine.tasks import Tasks
 from vllm_mm.engine.tools import Tools
-from vllm_mm.engine.watch import Checks, death
+from vllm_mm.engine.watch import Checks, Untrue, death
 from vllm_mm.engine.wire import InferenceChannel
 
 MEMORY_DEADLINE = 30.0
@@ -87,6 +88,8 @@ class Run:
         self._checks: Checks | None = None
         self._channel: InferenceChannel | None = None
         self._unfollow: Callable[[], None] | None = None
+        self._level: int | None = None
+        """Of its last sleep, when that was our doing."""
         self._answer: str | None = None
         """Of the last probe; a later one is compared with it."""
 
@@ -95,6 +98,11 @@ class Run:
         if self.process is not None:
             return self.process.tail(lines)
         return self.last_tail[-lines:] if lines else ()
+
+    @property
+    def record(self) -> LaunchRecord | None:
+        """Of its process, with what it answered last: the next controller may have to wake it."""
+        return replace(self.process.record, answer=self._answer or "") if self.process is not None else None
 
     def channel(self) -> InferenceChannel | None:
         """The way for requests, if it was made before."""
@@ -240,8 +248,7 @@ class Run:
                 if not await checks.answers():
                     return None
                 asleep = await checks.sleeps()
-                if not asleep:
-                    self._answer = await checks.probe()
+                self._answer = (process.record.answer or None) if asleep else await checks.probe()
         except (MMError, TimeoutError):
             return None
         finally:
@@ -273,20 +280,37 @@ class Run:
         self._actor.tell(lc.Unhealthy(self.generation, reason))
 
     async def suspend(self, *, keep: bool) -> None:
-        """Put it to sleep, with the requests that it has if `keep`."""
+        """Put it to sleep, with the requests that it has if `keep`, and see its memory come back."""
+        process = self._require_process()
+        self._remember_answer(process)
+        self._level = 1 if keep else self._actor.spec.sleep.level  # what it keeps needs the weights as they were
         try:
-            await self._require_checks().fall_asleep(keep=keep)
+            kept = await put_to_sleep(
+                self._require_checks(), self._actor.spec, process.record, self._tools.inventory, self._tools.clock,
+                level=self._level, keep=keep,
+            )  # fmt: skip
         except MMError as error:
-            self._actor.tell(lc.Unhealthy(self.generation, f"it would not sleep: {error}"))
+            lied = isinstance(error, Untrue)
+            self._actor.tell(lc.Unhealthy(self.generation, f"it would not sleep: {error}", lied=lied))
         else:
-            self._actor.tell(lc.FellAsleep(self.generation))
+            self._actor.tell(lc.FellAsleep(self.generation, kept))
+
+    def _remember_answer(self, process: EngineProcess) -> None:
+        """Written down, for nobody can ask an engine that sleeps."""
+        record = self.record or process.record
+        self._actor.tasks.run(
+            note(
+                lambda: self._tools.store.save(record), self._tools.clock,
+                f"{record.model}: what it answers", wanted=lambda: self.process is process,
+            )
+        )  # fmt: skip
 
     async def wake(self) -> None:
-        """Wake it."""
+        """Wake it, and see that it answers as before."""
         try:
-            self._answer = await self._require_checks().wake(self._answer)
+            self._answer = await self._require_checks().wake(self._level or self._actor.spec.sleep.level, self._answer)
         except MMError as error:
-            self._actor.tell(lc.Unhealthy(self.generation, str(error)))
+            self._actor.tell(lc.Unhealthy(self.generation, str(error), lied=isinstance(error, Untrue)))
         else:
             self._actor.tell(lc.BecameReady(self.generation))
 

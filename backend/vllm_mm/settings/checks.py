@@ -56,8 +56,6 @@ def _sleep(model: ModelConfig) -> Iterator[Finding]:
 
 def without_effect(settings: Settings) -> Iterator[Finding]:
     """What may be set and does nothing: in this version (docs/configuration.md says the same), or where it stands."""
-    if "sleep_budget" in settings.host_memory.model_fields_set:
-        yield ("host_memory", "sleep_budget"), "has no effect yet: sleeping engines are not counted against a budget"
     if "max_age" in settings.cors.model_fields_set:
         yield ("cors", "max_age"), "has no effect yet: preflights are not answered"
     for model_id, model in settings.models.items():

@@ -144,6 +144,7 @@ def _values(record: LaunchRecord) -> dict[str, Any]:
         "device_bytes": dict(record.device_bytes),
         "started_at": record.started_at,
         "launcher": record.launcher,
+        "answer": record.answer,
     }
 
 
@@ -162,4 +163,5 @@ def _record(row: Row[Any]) -> LaunchRecord:
         device_bytes=row.device_bytes,
         started_at=row.started_at,
         launcher=row.launcher,
+        answer=row.answer,
     )

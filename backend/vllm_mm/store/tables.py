@@ -65,6 +65,7 @@ class Instance(Base):
     device_bytes: Mapped[dict[str, Any]]
     started_at: Mapped[float]
     launcher: Mapped[str] = mapped_column(String(16))
+    answer: Mapped[str] = mapped_column(Text)
 
 
 class Footprint(Base):

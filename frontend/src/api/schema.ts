@@ -900,6 +900,24 @@ export interface components {
             /** Starts */
             starts: components["schemas"]["StartOut"][];
         };
+        /**
+         * HostMemoryOut
+         * @description The host's memory for engines that sleep.
+         */
+        HostMemoryOut: {
+            /**
+             * Budget
+             * @description Bytes for all of them; null sets no bound, 0 turns sleep off.
+             */
+            budget: number | null;
+            /**
+             * Held
+             * @description Bytes by model: of those that sleep, are about to, or wake.
+             */
+            held: {
+                [key: string]: number;
+            };
+        };
         /** IdleOut */
         IdleOut: {
             /** Sleep After */
@@ -1504,6 +1522,7 @@ export interface components {
             forecasts: {
                 [key: string]: components["schemas"]["AccuracyOut"];
             };
+            host_memory: components["schemas"]["HostMemoryOut"];
             /** Alerts */
             alerts: string[];
         };

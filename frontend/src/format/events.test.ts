@@ -42,6 +42,15 @@ describe("tell", () => {
     expect(tell(event("lease.thawed", { count: 1, frozen_s: 4.2 }, "awake")).what).toBe("org/a goes on with 1 request after 4.2 s");
   });
 
+  it("says what a failed sleep or wake became", () => {
+    expect(tell(event("sleep.failed", { outcome: "lied", reason: "it keeps all" }, "it keeps all"))).toEqual({
+      what: "org/a did not sleep and is stopped",
+      more: "it keeps all",
+      tone: "bad",
+    });
+    expect(tell(event("wake.failed", { outcome: "refused", reason: "500" }, "500")).what).toBe("org/a did not wake and is started anew");
+  });
+
   it("says what is missing", () => {
     expect(tell(event("lagged", { lost: 1 }, "slow listener", null)).what).toBe("1 event left out here");
     expect(tell(event("lagged", { lost: null }, "retention", null)).what).toBe("older events are gone");

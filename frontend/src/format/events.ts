@@ -44,6 +44,10 @@ export function tell(event: MMEvent): Told {
       const took = typeof data["took_s"] === "number" ? ` ${duration(data["took_s"])} after that was decided` : "";
       return { what: `${model} was loaded${took}`, more: joined(cause, data["reason"]), tone: "good" };
     }
+    case "sleep.failed":
+      return { what: `${model} did not sleep and is stopped`, more: joined(cause, data["reason"]), tone: "bad" };
+    case "wake.failed":
+      return { what: `${model} did not wake and is started anew`, more: joined(cause, data["reason"]), tone: "bad" };
     case "swap.refused":
       return { what: `${model} cannot be loaded`, more: cause, tone: "bad" };
     case "swap.given_up":

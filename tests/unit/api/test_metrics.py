@@ -100,6 +100,32 @@ async def test_our_own_metrics(api: Admin) -> None:
     assert value("vllm_mm_info", version="1.2.3") == 1
 
 
+async def test_sleeps_and_wakes_are_counted_by_how_they_went(api: Admin) -> None:
+    """A wake that failed and became a start is a wake that failed, and no load that failed."""
+    emit = api.services.journal.emit
+    emit("instance.sleeping", model="a", data={"took_s": 1.0})
+    emit("instance.sleeping", model="a", data={"adopted": True})
+    emit("sleep.failed", model="a", data={"outcome": "lied"})
+    for kind, data in (
+        ("instance.waking", {}), ("instance.ready", {"took_s": 0.5}),
+        ("instance.waking", {}), ("instance.stopping", {"then": "cold"}), ("wake.failed", {"outcome": "refused"}),
+        ("instance.starting", {}), ("instance.ready", {"took_s": 5.0}),
+    ):  # fmt: skip
+        emit(kind, model="a", data=data)
+    await asyncio.sleep(0.01)
+    found = samples((await api.client.get("/metrics")).text)
+    counted = {
+        (name.removeprefix("vllm_mm_"), dict(labels)["outcome"]): n
+        for (name, labels), n in found.items()
+        if name in {"vllm_mm_sleeps_total", "vllm_mm_wakes_total"}
+    }
+    assert counted == {
+        ("sleeps_total", "ok"): 1, ("sleeps_total", "lied"): 1, ("wakes_total", "ok"): 1, ("wakes_total", "refused"): 1,
+    }  # fmt: skip
+    assert not [name for name, _ in found if name == "vllm_mm_load_failures_total"]
+    assert found["vllm_mm_host_memory_bytes", frozenset({("kind", "held")})] == 0
+
+
 async def test_a_scrape_neither_uses_nor_wakes(api: Admin) -> None:
     """The idle clock goes on, and a stopped model stays so."""
     await api.world.ready("a")

@@ -146,7 +146,7 @@ def test_a_database_url_of_no_use_is_told(cli: Cli, command: tuple[str, ...], ur
          "empty.yaml: warning: model m: preloaded, and there is no room for it beside n, pinned or preloaded"),
         (CONFIG + "  c: {engine: command, command: [x, '{port}'], launcher: warm, memory: 1GiB}\n",
          "empty.yaml: warning: models.c.launcher `warm` has no effect on a `command` engine"),
-        (CONFIG + "host_memory: {sleep_budget: 1GiB}\n", "empty.yaml: warning: host_memory.sleep_budget has no effect yet"),
+        (CONFIG + "cors: {max_age: 1m}\n", "empty.yaml: warning: cors.max_age has no effect yet"),
     ],
 )  # fmt: skip
 def test_validate_doubts_what_is_hardly_meant(cli: Cli, text: str, warning: str) -> None:

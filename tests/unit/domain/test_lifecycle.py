@@ -6,7 +6,7 @@ import pytest
 
 from lifecycle_table import EDGES, FACTS, LIMITS, PREFIXES, REFUSED, RETRY, TIMEOUTS, fresh, inputs, reach, where
 from vllm_mm.domain import lifecycle as lc
-from vllm_mm.domain.lifecycle import Goal, OnTimeout, State, Then
+from vllm_mm.domain.lifecycle import Goal, OnTimeout, Outcome, State, Then
 
 PAIRS = [(place, name) for place in PREFIXES for name in inputs(1)]
 
@@ -106,8 +106,11 @@ def test_ready_opens_the_gate_before_it_answers_the_waiters() -> None:
     )
 
 
-@pytest.mark.parametrize("place", ["starting", "waking"])
-@pytest.mark.parametrize("name", ["exited", "unhealthy", "kill", "drain to stop"])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [(p, n) for p in ("starting", "waking") for n in ("kill", "drain to stop")]
+    + [("starting", "exited"), ("starting", "unhealthy")],
+)
 def test_a_load_that_ends_badly_answers_everybody_at_once(place: str, name: str) -> None:
     """The waiters do not wait for the reaping. vLLM swallows TERM while loading, so it is killed."""
     before = reach(place)
@@ -181,15 +184,48 @@ def test_sleep_and_wake() -> None:
     assert effects[0] == lc.Suspend()
     assert suspending.deadline == 1.0 + TIMEOUTS.suspend
     sleeping, effects = lc.step(suspending, lc.FellAsleep(1), 3.0)
-    assert effects == (lc.Emit("instance.sleeping", "engine", {"generation": 1, "took_s": 2.0}),)
+    assert effects == (
+        lc.Judge(Outcome.OK, waking=False),
+        lc.Emit("instance.sleeping", "engine", {"generation": 1, "took_s": 2.0}),
+    )
     assert sleeping.ready_since is None
     waking, effects = lc.step(sleeping, lc.Wake("t"), 4.0)
     assert effects[0] == lc.WakeEngine()
     assert waking.deadline == 4.0 + TIMEOUTS.wake
     assert lc.step(waking, lc.Wake("t"), 5.0) == (waking, ())
-    ready, _ = lc.step(waking, lc.BecameReady(1), 6.0)
+    ready, effects = lc.step(waking, lc.BecameReady(1), 6.0)
+    assert effects[0] == lc.Judge(Outcome.OK, waking=True)
     assert ready.ready_since == 6.0
     assert lc.step(ready, lc.Wake("t"), 7.0) == (ready, ())
+
+
+ENDS = {"exited": Outcome.DIED, "unhealthy": Outcome.REFUSED, "lied": Outcome.LIED, "tick": Outcome.REFUSED}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_sleep_that_fails_is_a_stop_and_no_failure(name: str) -> None:
+    """The model was well before: nobody has to wait for a backoff. What came of it is told, for the next time."""
+    before = reach("suspending")
+    after, effects = lc.step(before, inputs(1)[name], before.deadline or 0.0)
+    assert (after.then, after.failures) == (Then.STOPPED, 0)
+    assert effects[-1] == lc.Judge(ENDS[name], waking=False, reason=after.reason)
+    assert not [e for e in effects if isinstance(e, lc.Settle)]
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_wake_that_fails_leaves_its_load_to_a_cold_start(name: str) -> None:
+    """Nobody who waits is answered: they get the start that follows the reaping. Only who calls it off ends the load."""
+    before = reach("waking")
+    after, effects = lc.step(before, inputs(1)[name], before.deadline or 0.0)
+    assert (after.then, after.failures) == (Then.COLD, 0)
+    assert effects[-1] == lc.Judge(ENDS[name], waking=True, reason=after.reason)
+    assert lc.StopProcess(graceful=False) in effects
+    assert not [e for e in effects if isinstance(e, lc.Settle)]
+    assert lc.step(after, lc.Reset("t"), 40.0) == (after, ())
+    stopped, effects = lc.step(after, lc.Reaped(1), 40.0)
+    assert (stopped.state, len(effects)) == (State.STOPPED, 1)
+    _, effects = lc.step(after, lc.Kill("operator"), 40.0)
+    assert effects == (lc.Settle(ok=False, reason="operator"),)
 
 
 def test_a_sleeper_is_stopped_with_term() -> None:
@@ -295,7 +331,7 @@ def test_a_drain_that_may_freeze_freezes_what_is_left() -> None:
     waking, effects = lc.step(asleep, lc.Wake("frozen"), 20.0)
     assert (asleep.frozen_since, waking.frozen_since) == (10.0, 10.0)
     ready, effects = lc.step(waking, lc.BecameReady(1), 22.0)
-    assert [type(e) for e in effects] == [lc.ThawLeases, lc.OpenGate, lc.Emit, lc.Settle]
+    assert [type(e) for e in effects] == [lc.Judge, lc.ThawLeases, lc.OpenGate, lc.Emit, lc.Settle]
     assert (ready.frozen, ready.ready_since) == (False, 22.0)
 
 
@@ -333,7 +369,7 @@ def test_a_frozen_engine_that_would_not_sleep_or_wake_in_time_tells_its_leases(p
     before = frozen(place)
     assert before.deadline is not None
     after, effects = lc.step(before, lc.Tick(), before.deadline)
-    assert (after.state, after.then) == (State.STOPPING, Then.BACKOFF)
+    assert (after.state, after.then) == (State.STOPPING, Then.COLD if place == "waking*" else Then.STOPPED)
     assert isinstance(effects[0], lc.RevokeLeases)
     assert "not a" in effects[0].reason
 
@@ -350,7 +386,7 @@ def test_a_frozen_engine_that_is_to_finish_is_woken_first() -> None:
     """`finish and stop` of a sleeper with frozen requests: it is woken by its turn, drains without a limit, and stops."""
     waking, _ = lc.step(frozen("sleeping*>stop"), lc.Wake("frozen"), 20.0)
     draining, effects = lc.step(waking, lc.BecameReady(1), 22.0)
-    assert [type(e) for e in effects] == [lc.ThawLeases, lc.Emit, lc.CloseGate, lc.Settle]
+    assert [type(e) for e in effects] == [lc.Judge, lc.ThawLeases, lc.Emit, lc.CloseGate, lc.Settle]
     assert (draining.state, draining.goal, draining.on_timeout) == (State.DRAINING, Goal.STOP, OnTimeout.WAIT)
     assert effects[-1] == lc.Settle(ok=True)
     stopping, effects = lc.step(draining, lc.LeasesGone(1), 30.0)

@@ -335,6 +335,22 @@ def test_several_inventories_are_one() -> None:
     assert stuck.foreign_processes() == ()
 
 
+def test_what_one_launch_holds(tmp_path: Path) -> None:
+    """By device; nothing where the driver does not tell it, or tells the pids of another namespace."""
+    claim(tmp_path, "s0", ME, 5)
+    claim(tmp_path, "s1", os.getppid(), 7)
+    simulated = SimulatedInventory(QuickClock(), nobody, {"s0": 10, "s1": 10}, tmp_path)
+    assert simulated.holds(only(ME)) == {"s0": 5, "s1": 0}
+    gpus, _ = inventory(
+        gpu(0, processes=[(1, 4), (2, 3), (9, 50)]), gpu(1, processes=[(1, None), (2, 3)]), gpu(2, processes=[(9, 1)])
+    )  # fmt: skip
+    assert gpus.holds(only(1, 2)) == {"0": 7}
+    assert CpuInventory(QuickClock(), nobody).holds(only(ME))["cpu"] > 0
+    assert asyncio.run(CompositeInventory([simulated, gpus, Script(0)]).held("a token that nobody has")) == {
+        "s0": 0, "s1": 0,
+    }  # fmt: skip
+
+
 def no_driver(*_: object, **__: object) -> PolledInventory:
     raise DriverMissingError("no NVIDIA driver answers")
 

@@ -259,14 +259,14 @@ async def test_a_comeback_evicts_nobody() -> None:
 
 
 async def test_a_sleeper_that_nobody_used_stays_away() -> None:
-    """It held memory for nothing; its model is loaded when somebody asks."""
+    """It held some of the memory for nothing; its model is loaded when somebody asks."""
     spec = model("s", 20, engine=EngineKind.SIM, command=())
     async with running(spec) as (w, leases):
         await w.ready("s")
         await w.manager.sleep("s", "test")
         await w.clock.advance(1)
         assert state(w, "s") is State.SLEEPING
-        lease = await leases.ask("gpu0", 20 * GIB, HOUR, "", "ada")
+        lease = await leases.ask("gpu0", 23 * GIB, HOUR, "", "ada")
         await w.clock.advance(1)
         await leases.end(lease.id, "ada")
         await w.clock.advance(5)

@@ -625,9 +625,11 @@ async def test_sleep_is_refused_where_the_engine_cannot() -> None:
 
 async def test_swap_inflight_covers_no_process_wait() -> None:
     """Structure: the only await under `_swap_inflight` is the flip, and the flip awaits nothing but the row."""
-    source = inspect.getsource(type((await anext_world()).manager)._flip)
+    manager = type((await anext_world()).manager)
+    source = inspect.getsource(manager._flip) + inspect.getsource(manager._written)
     awaits = [line.strip() for line in source.splitlines() if "await" in line or "async with" in line]
     assert awaits == [
+        "if instance.state is State.STOPPED and not await self._written(instance, loading):",
         "async with asyncio.timeout(DB_DEADLINE):",
         "await self._tools.store.save(self._intent(instance.spec, loading))",
     ]

@@ -28,6 +28,9 @@ class CpuInventory(PolledInventory):
         self._capacity = capacity
         self.refresh_now()
 
+    def holds(self, mine: Ours) -> dict[str, int]:
+        return {"cpu": sum(procfs.own_memory(pid) for pid in procfs.table() if mine(pid))}
+
     def read(self) -> Reading:
         memory = psutil.virtual_memory()
         total, available = int(memory.total), int(memory.available)

@@ -58,6 +58,16 @@ class NvmlInventory(PolledInventory):
         if entries is not None and (missing := set(entries) - {d.id for d in self._devices}):
             raise DriverMissingError(f"there is no GPU {', '.join(sorted(missing))} (nvidia-smi -L lists them)")
 
+    def holds(self, mine: Ours) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for gpu in self._source():
+            device = self._known(gpu)
+            sizes = [size for pid, size in gpu.processes if mine(pid)]
+            # Where the driver tells pids of another namespace none is ours, and an engine that sleeps has its context still.
+            if device is not None and sizes and None not in sizes:
+                found[device] = sum(size or 0 for size in sizes)
+        return found
+
     def read(self) -> Reading:
         devices: list[Device] = []
         foreign: list[ForeignProcess] = []

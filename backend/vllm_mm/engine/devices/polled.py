@@ -110,6 +110,16 @@ class Reading:
     """Bytes of engines of ours by device and pid; only of devices and pids where that is told."""
 
 
+def launched_as(token: str) -> Ours:
+    """By the mark of one launch."""
+
+    def ours(pid: int) -> bool:
+        marks = procfs.read_marks(pid)
+        return marks is not None and marks.launch == token
+
+    return ours
+
+
 class PolledInventory(ABC):
     """Implements `ports.Inventory`. The constructor of a subclass ends with the first reading.
 
@@ -134,6 +144,11 @@ class PolledInventory(ABC):
     @abstractmethod
     def read(self) -> Reading:
         """One reading, blocking. Raises OSError when it cannot be made."""
+
+    def holds(self, mine: Ours) -> dict[str, int]:  # noqa: ARG002
+        """Bytes that the processes that are `mine` hold, by device; nothing for a device where that cannot be known.
+        Blocking. Raises OSError."""
+        return {}
 
     def refresh_now(self) -> None:
         """Blocking; for start-up. Raises OSError when the reading cannot be made."""
@@ -167,6 +182,9 @@ class PolledInventory(ABC):
         elif not flight.cancelled() and (error := flight.exception()) is not None:
             raise error
         return self._devices
+
+    async def held(self, token: str) -> Mapping[str, int]:
+        return await asyncio.to_thread(self.holds, launched_as(token))
 
     async def _fly(self) -> None:
         try:
@@ -259,3 +277,9 @@ class CompositeInventory:
             if held:
                 waits.append(asyncio.ensure_future(part.wait_free(held, before, deadline)))
         return all(await asyncio.gather(*waits))
+
+    async def held(self, token: str) -> Mapping[str, int]:
+        found: dict[str, int] = {}
+        for part in await asyncio.gather(*(part.held(token) for part in self._parts)):
+            found |= part
+        return found

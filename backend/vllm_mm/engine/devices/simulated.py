@@ -43,6 +43,12 @@ class SimulatedInventory(PolledInventory):
         self._ledger = ledger_dir
         self.refresh_now()
 
+    def holds(self, mine: Ours) -> dict[str, int]:
+        return {
+            device: sum(claim.size or 0 for claim in self._claims(device) if mine(claim.pid))
+            for device in self._capacities
+        }
+
     def read(self) -> Reading:
         devices: list[Device] = []
         foreign: list[ForeignProcess] = []

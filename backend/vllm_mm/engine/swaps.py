@@ -1,0 +1,296 @@
+"""Swaps: from a decision to a model that is READY, and what becomes of those that have to go for it.
+
+`_swap_inflight` is held only around "decide and flip": re-check, reserve, mark the target, write its row. Never across
+a stop, a start, a sleep, a wake, or any wait for a network or a process. `_loading_events` has one entry per load under
+way: N waiters, one start; it is cleared on success and on failure, and everybody is answered either way.
+"""
+
+import asyncio
+import logging
+import secrets
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vllm_mm.domain import lifecycle as lc
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import ConfigError, Conflict, MMError, StartFailed
+from vllm_mm.domain.estimates import Stage
+from vllm_mm.domain.launches import LaunchRecord
+from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State, Then
+from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.scheduling import Load, View
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine import launching
+from vllm_mm.engine.footprints import Footprints
+from vllm_mm.engine.instance import ModelInstance
+from vllm_mm.engine.leasing import WaitingRoom
+from vllm_mm.engine.lets import Lets
+from vllm_mm.engine.loading import Loading
+from vllm_mm.engine.policy import Places, Policy
+from vllm_mm.engine.ports import LaunchPlan
+from vllm_mm.engine.tools import Tools
+from vllm_mm.engine.views import start_failed
+
+log = logging.getLogger(__name__)
+
+DB_DEADLINE = 10.0
+"""Seconds for the one row that is written while `_swap_inflight` is held."""
+FRESH = 0.25
+"""Seconds for which a reading of the devices is good enough to start on."""
+LOOK_DEADLINE = 1.0
+"""Seconds that a start waits for a new one."""
+
+
+class Swaps(Lets):
+    """A base of the `ProcessManager`."""
+
+    def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:
+        super().__init__(catalog, tools, policy)
+        self._footprints = Footprints(places.environment)
+        self._places = places
+        self._swap_inflight = asyncio.Lock()
+        self._loading_events: dict[str, Loading] = {}
+        self._queue: WaitingRoom | None = None
+        self._seen: View | None = None
+        """What the latest decision was made on."""
+
+    def attach(self, queue: WaitingRoom) -> None:
+        """Wire the queue in; once, before the first request."""
+        self._queue = queue
+
+    @property
+    def _waiting(self) -> WaitingRoom:
+        if self._queue is None:
+            raise RuntimeError("ProcessManager.attach was not called")
+        return self._queue
+
+    # Decide and flip.
+
+    async def carry_out(self, load: Load) -> None:
+        """Decide and flip, under `_swap_inflight`; what follows runs in a task of its own."""
+        await self._look_again()
+        async with self._swap_inflight:
+            loading = await self._flip(load)
+        if loading is not None:
+            loading.task = asyncio.get_running_loop().create_task(self._swap_in(loading), name=f"load-{load.model}")
+
+    async def _look_again(self) -> None:
+        """Before anything is started: a stranger may have come since the last reading."""
+        if self._tools.inventory.age() <= FRESH:
+            return
+        try:
+            await self._tools.inventory.refresh(LOOK_DEADLINE)
+        except Exception:  # what was known has to do
+            log.exception("reading the devices failed")
+        self.observe_devices()
+
+    @abstractmethod
+    def observe_devices(self) -> None:
+        """Take over the latest readings of the inventory."""
+
+    async def _flip(self, load: Load) -> Loading | None:
+        """Re-check, reserve, mark, write the row. None when the decision is stale: the next round decides again."""
+        instance = self._instance(load.model)
+        if self._closing or instance is None or load.model in self._loading_events:
+            return None
+        if instance.state not in {State.STOPPED, State.SLEEPING}:
+            return None
+        victims = [self._instances[v] for v in load.victims if v in self._instances]
+        if any(v.state not in {State.READY, State.SLEEPING} or v.gate.frozen for v in victims):
+            return None
+        if not self._room.promise(load.model, load.device_bytes, load.victims):
+            return None
+        loading = self._mark(instance, load)
+        if instance.state is State.STOPPED and not await self._written(instance, loading):
+            self._spare(victims, load)
+            return None
+        for victim in victims:
+            self._evict(victim, load)
+        return loading
+
+    async def _written(self, instance: ModelInstance, loading: Loading) -> bool:
+        """Write down what is about to start. False when the load was given up for it, or called off meanwhile."""
+        try:
+            async with asyncio.timeout(DB_DEADLINE):
+                await self._tools.store.save(self._intent(instance.spec, loading))
+        except ConfigError as error:
+            self._give_up(loading, error.message)
+        except MMError as error:
+            self._give_up(loading, f"its start could not be written down. {error.message}")
+        except Exception as error:  # whatever the database says, the promise has to be undone
+            self._give_up(loading, f"the database did not take the launch: {error!r}")
+        return loading.ok is None
+
+    def _spare(self, victims: Sequence[ModelInstance], load: Load) -> None:
+        """They were promised away, but not told. If another load counts on what one leaves, it has to go all the same."""
+        for victim in victims:
+            if not self._room.stay(victim.spec.id):
+                self._evict(victim, load)
+
+    def _mark(self, instance: ModelInstance, load: Load) -> Loading:
+        wish = self._wishes.get(load.model)
+        loading = Loading(
+            load=load,
+            generation=instance.snapshot.generation + 1,
+            token=secrets.token_hex(16),
+            began=self._tools.clock.now(),
+            cause=wish.cause if wish is not None else self._who_waits(instance),
+        )
+        self._loading_events[load.model] = loading
+        self._emit(
+            "swap.planned", load.model, loading.cause,
+            {"victims": list(load.victims), "devices": load.device_bytes, "reason": load.reason},
+        )  # fmt: skip
+        self.forecast.tell(load.model, Stage.DECIDED)
+        return loading
+
+    def _who_waits(self, instance: ModelInstance) -> str:
+        first = self._waiting.first(instance.spec.id)
+        return f"request {first}" if first else f"{instance.gate.frozen} frozen"
+
+    def _evict(self, victim: ModelInstance, load: Load) -> None:
+        """Its memory was promised away: to sleep with it where that is possible, else it is stopped."""
+        goal = Goal.STOP
+        if victim.state is State.READY:
+            fate = self.fate(victim.spec.id)
+            goal = fate.goal
+            if goal is Goal.SLEEP:
+                self._lay_down(victim, fate)
+        cause = Reason.EVICTED.because(f"room for {load.model} ({load.reason})")
+        victim.tell(Drain(goal, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
+
+    async def _start_cold(self, loading: Loading) -> None:
+        """The wake failed: those who wait for the load get a start, in the room that it has."""
+        async with self._swap_inflight:
+            written = await self._written(self._instances[loading.load.model], loading)
+        if written:
+            await self._swap_in(loading)
+
+    async def _swap_in(self, loading: Loading) -> None:
+        """Wait for the room, then start (or wake). Every way out settles the load."""
+        model = loading.load.model
+        instance = self._instances[model]
+        held = dict(self._room.ledger.reservations[model].held)
+        patience = self._policy.drain_timeout + 3 * self._policy.timeouts.stop + instance.spec.start.deadline
+        try:
+            async with asyncio.timeout(patience):
+                await self._room.take(model)
+            await self._look_again()
+            self._room.confirm(model)
+            if instance.state is State.SLEEPING:
+                await instance.ask(lc.Wake(loading.cause))
+            else:
+                await instance.ask(lc.Start(loading.cause))
+        except TimeoutError:
+            self._give_up(loading, f"no room on its devices after {patience:.0f} s")
+        except (Conflict, ValueError) as error:
+            self._decide_again(loading, str(error), held)
+        except Exception as error:
+            log.exception("the load of %s failed", model)
+            self._give_up(loading, f"internal error: {error!r}")
+
+    def _decide_again(self, loading: Loading, reason: str, held: Mapping[str, int]) -> None:
+        """What the load was decided on is gone (a sleeper died before it could wake, a stranger took the room): those who
+        wait go on waiting, and the next round decides anew. `held`: what the model held before the load, in bytes."""
+        model = loading.load.model
+        if self._loading_events.get(model) is not loading:
+            return
+        del self._loading_events[model]
+        self._room.profiled(model)
+        if self._instances[model].state not in lc.LIVE:
+            self._room.release(model)
+        elif self._instances[model].state is State.SLEEPING:
+            self._room.forgo(model, held)
+        self._emit("swap.given_up", model, reason)
+        loading.settle(ok=False, reason=reason)
+        self._waiting.kick()
+
+    def _give_up(self, loading: Loading, reason: str) -> None:
+        """A load that never became a process: give the room back and answer everybody, once."""
+        model = loading.load.model
+        if self._loading_events.get(model) is not loading:
+            return
+        instance = self._instances[model]
+        self._room.profiled(model)
+        self._give_room_back(instance)
+        if instance.state not in lc.LIVE:
+            self._wishes.refuse(model, reason)
+        self._emit("swap.given_up", model, reason)
+        self.settled(instance, ok=False, reason=reason)
+
+    def _give_room_back(self, instance: ModelInstance) -> None:
+        """A load of it came to nothing: a sleeper keeps what it holds, and no process nothing."""
+        if instance.state is State.SLEEPING:
+            self._room.asleep(instance.spec.id, self._tiers.residue(instance.spec, self.ledger))
+        elif instance.state not in lc.LIVE:
+            self._room.release(instance.spec.id)
+
+    # The end of a load.
+
+    def settled(self, instance: ModelInstance, *, ok: bool, reason: str) -> None:
+        model = instance.spec.id
+        loading = self._loading_events.pop(model, None)
+        self._wishes.drop(model)
+        if loading is not None:
+            loading.settle(ok=ok, reason=reason)
+            if ok:
+                self._emit(
+                    "swap.done", model, loading.cause, loading.told(self.forecast.came(model), self._tools.clock.now())
+                )
+        if not ok:
+            self.forecast.forget(model)
+            self._waiting.fail(model, self._start_failed(instance, reason))
+        self._waiting.kick()
+
+    def _gone(self, instance: ModelInstance, before: Instance) -> None:
+        model = instance.spec.id
+        loading = self._loading_events.get(model)
+        if before.then is not Then.COLD or loading is None:
+            self._room.release(model)
+        elif self._closing:
+            self._give_up(loading, "the server is shutting down")
+        elif not self._waiting.waits(model) and self._wishes.get(model) is None:
+            self._give_up(loading, f"its wake failed ({before.reason}), and nobody waits for it any more")
+        else:
+            loading.task = asyncio.get_running_loop().create_task(
+                self._start_cold(loading), name=f"load-{instance.spec.id}"
+            )  # fmt: skip
+
+    # What the acts ask.
+
+    def _call_off(self, model: str, reason: str) -> bool:
+        """End a load that waits for room (True), or kill one that has a process."""
+        loading = self._loading_events.get(model)
+        if loading is None:
+            return False
+        instance = self._instances[model]
+        if instance.state in lc.LOADING or instance.snapshot.then is Then.COLD:
+            instance.tell(Kill(reason))
+            return True
+        if loading.task is not None:
+            loading.task.cancel()
+        self._give_up(loading, reason)
+        return True
+
+    def _decide(self) -> None:
+        self._waiting.kick()
+
+    # What is launched, and told.
+
+    def loading(self, model: str) -> Loading | None:
+        return self._loading_events.get(model)
+
+    def plan_launch(self, spec: ModelSpec, generation: int) -> LaunchPlan:
+        record = self._intent(spec, self._loading_events[spec.id])
+        kv_cache = self.footprint(spec).parts.kv_cache
+        return launching.plan(spec, generation, record, self._places, self.devices(), kv_cache)
+
+    def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:
+        return launching.intent(spec, loading, self._places, self._tools.clock.wall())
+
+    def _start_failed(self, instance: ModelInstance, reason: str = "") -> StartFailed:
+        return start_failed(instance, reason, self._tools.clock.now())
+
+    def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
+        self._tools.journal.emit(kind, model=model, cause=cause, data=data)

@@ -1,0 +1,120 @@
+"""What is known of sleep: the host's memory for it, what stays on the devices, and what earlier sleeps
+taught. Decides by `domain.tiers` and `domain.sleep`; tells nobody to do anything."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from vllm_mm.domain import sleep
+from vllm_mm.domain.estimates import Span
+from vllm_mm.domain.ledger import Device, Ledger
+from vllm_mm.domain.lifecycle import Goal, Judge, State
+from vllm_mm.domain.sleep import Trial
+from vllm_mm.domain.specs import GIB, ModelSpec, SleepSpec
+from vllm_mm.domain.tiers import Fate, HostMemory, Sleeper, fate
+from vllm_mm.engine.instance import ModelInstance
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """What it would mean for a model to go now, for whoever weighs that against something."""
+
+    goal: Goal
+    leaves: Span
+    """Until its memory is free, its requests' end included."""
+    back: Span
+    """From the decision to have it back until it is READY, in free room."""
+
+
+class Tiers:
+    """Written to by the manager alone."""
+
+    def __init__(self, budget: int | None) -> None:
+        """`budget`: bytes of host memory for all sleepers together; None means without a bound."""
+        self.host = HostMemory(budget)
+        self._trials: dict[str, tuple[tuple[str, SleepSpec], Trial]] = {}
+        self._kept: dict[tuple[str, int, str], int] = {}
+        """Bytes by fingerprint, level and device, as last seen."""
+
+    def why_no_sleep(self, spec: ModelSpec, devices: Sequence[Device]) -> str:
+        """Why `spec` is not put to sleep, for people; empty when it can be."""
+        return sleep.why_no_sleep(spec, devices) or self._trial(spec).why_no_sleep
+
+    def judged(self, spec: ModelSpec, verdict: Judge) -> bool:
+        """A sleep or a wake ended. Whether this was the failure after which it is not put to sleep any more."""
+        before = self._trial(spec)
+        after = before.after(verdict.outcome, waking=verdict.waking, reason=verdict.reason)
+        self._trials[spec.id] = (_key(spec), after)
+        for device, size in verdict.kept.items():
+            self._kept[spec.fingerprint, spec.sleep.level, device] = size
+        return not before.why_no_sleep and bool(after.why_no_sleep)
+
+    def forget(self, model: str) -> None:
+        """Somebody says that it may be tried again."""
+        self._trials.pop(model, None)
+
+    def residue(self, spec: ModelSpec, ledger: Ledger) -> dict[str, int]:
+        """Bytes that it keeps, or will keep, on each device of its reservation when it sleeps."""
+        own = ledger.reservations.get(spec.id)
+        if own is None:
+            return {}
+        measured = {
+            d: n for d in own.device_bytes if (n := self._kept.get((spec.fingerprint, spec.sleep.level, d))) is not None
+        }
+        return sleep.residue(spec, own.device_bytes, _kinds(ledger), measured)
+
+    def host_bytes(self, instance: ModelInstance, ledger: Ledger) -> int:
+        """Host memory that it takes asleep."""
+        own = ledger.reservations.get(instance.spec.id)
+        held: Mapping[str, int] = own.device_bytes if own is not None else {}
+        weights = instance.facts.get("weights_gib")
+        known = int(weights * GIB) * len(held) if isinstance(weights, int | float) else 0
+        return sleep.host_bytes(instance.spec, held, _kinds(ledger), known)
+
+    def fate(
+        self,
+        instance: ModelInstance,
+        ledger: Ledger,
+        others: Iterable[ModelInstance],
+        kept: Collection[str],
+    ) -> Fate:
+        """What becomes of it if it has to go now. `kept`: sleepers that are not stopped for it: pinned, or about to wake."""
+        spec = instance.spec
+        try:
+            ledger.leave(spec.id, self.residue(spec, ledger))
+        except ValueError:
+            room = False
+        else:
+            room = True
+        sleepers = [
+            Sleeper(
+                other.spec.id, other.snapshot.since,
+                spare=other.state is State.SLEEPING and not (other.gate.count or other.gate.frozen) and other.spec.id not in kept,
+            )
+            for other in others
+            if other is not instance
+        ]  # fmt: skip
+        return fate(
+            self.host, self.host_bytes(instance, ledger), sleepers,
+            why_not=self.why_no_sleep(spec, tuple(ledger.devices.values())), device_room=room,
+        )  # fmt: skip
+
+    def take(self, instance: ModelInstance, ledger: Ledger) -> None:
+        """It holds host memory from now on."""
+        self.host = self.host.take(instance.spec.id, self.host_bytes(instance, ledger))
+
+    def release(self, model: str) -> None:
+        """Awake, or gone, or told to stop."""
+        self.host = self.host.release(model)
+
+    def _trial(self, spec: ModelSpec) -> Trial:
+        key, trial = self._trials.get(spec.id, (None, Trial()))
+        return trial if key == _key(spec) else Trial()
+
+
+def _key(spec: ModelSpec) -> tuple[str, SleepSpec]:
+    """What has to change for a failure to be forgotten."""
+    return spec.fingerprint, spec.sleep
+
+
+def _kinds(ledger: Ledger) -> Mapping[str, str]:
+    return {device.id: device.kind for device in ledger.devices.values()}
