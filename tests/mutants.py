@@ -319,7 +319,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
     ),
     Mutant(
-        "stranger-not-seen", "no fresh reading before a start", "backend/vllm_mm/engine/manager.py",
+        "stranger-not-seen", "no fresh reading before a start", "backend/vllm_mm/engine/lets.py",
         "        if self._tools.inventory.age() <= FRESH:\n            return\n", "        return\n",
         (f"{STRANGERS}::test_a_stranger_that_came_after_the_last_reading_is_seen_before_a_start",),
     ),

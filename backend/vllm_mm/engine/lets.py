@@ -44,6 +44,8 @@ class Lets(Acts):
             found = self.could_let(device, size)
             if isinstance(found, NoPlacement):
                 return found
+            if self._closing:
+                return NoPlacement("the server is shutting down")
             victims = [self._instances[v] for v in found.victims]
             if any(v.state not in {State.READY, State.SLEEPING} or v.gate.frozen for v in victims):
                 return NoPlacement("who would have to go is changing its state")
