@@ -319,7 +319,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
     ),
     Mutant(
-        "stranger-not-seen", "no fresh reading before a start", "backend/vllm_mm/engine/lets.py",
+        "stranger-not-seen", "no fresh reading before a start", "backend/vllm_mm/engine/swaps.py",
         "        if self._tools.inventory.age() <= FRESH:\n            return\n", "        return\n",
         (f"{STRANGERS}::test_a_stranger_that_came_after_the_last_reading_is_seen_before_a_start",),
     ),
@@ -330,7 +330,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "start-without-a-last-look", "a start does not look whether the room is still there",
-        "backend/vllm_mm/engine/manager.py", "            self._room.confirm(model)\n", "",
+        "backend/vllm_mm/engine/swaps.py", "            self._room.confirm(model)\n", "",
         (f"{STRANGERS}::test_a_stranger_that_comes_with_the_last_of_the_room_is_seen_before_the_process_is_started",),
     ),
     Mutant(
