@@ -7,7 +7,7 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -32,6 +32,10 @@ NOTE_PATIENCE = 2.0
 """Seconds that the end of an engine waits for its row to be deleted; later is harmless, for the row's pid is dead."""
 ADOPTION_DEADLINE = 10.0
 """Seconds in which an engine of an earlier controller has to prove that it works."""
+PROBE_PATIENCE = 5.0
+"""Seconds for the probe of an engine that woke with requests, before their answers count instead."""
+LOOK = 0.5
+"""Seconds between two looks at whether they go on."""
 _LOG = logging.getLogger(__name__)
 TAIL = 200
 """Lines of the log that are kept of a run that is over."""
@@ -274,7 +278,7 @@ class Run:
         reason = await self._require_checks().until_useless(
             timeouts.health,
             timeouts.stuck,
-            reads=lambda: self._channel.reads if self._channel is not None else 0,
+            reads=self._reads,
             count=lambda: self._actor.gate.count,
         )
         self._actor.tell(lc.Unhealthy(self.generation, reason))
@@ -307,12 +311,37 @@ class Run:
 
     async def wake(self) -> None:
         """Wake it, and see that it answers as before."""
+        waking = self._require_checks().wake(self._level or self._actor.spec.sleep.level, self._answer)
         try:
-            self._answer = await self._require_checks().wake(self._level or self._actor.spec.sleep.level, self._answer)
+            self._answer = await (self._or_goes_on(waking) if self._actor.gate.frozen else waking)
         except MMError as error:
             self._actor.tell(lc.Unhealthy(self.generation, str(error), lied=isinstance(error, Untrue)))
         else:
             self._actor.tell(lc.BecameReady(self.generation))
+
+    async def _or_goes_on(self, waking: Coroutine[Any, Any, str]) -> str | None:
+        """An engine that is full of the requests that it kept has no slot for a probe before one of them has ended: that they
+        go on proves that it is awake."""
+        clock = self._tools.clock
+        task = asyncio.get_running_loop().create_task(waking)
+        before, wait = self._reads(), PROBE_PATIENCE
+        try:
+            while True:
+                patience = asyncio.ensure_future(clock.sleep(wait))
+                try:
+                    await asyncio.wait({task, patience}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    patience.cancel()
+                if task.done():
+                    return task.result()
+                if self._reads() != before:
+                    return self._answer
+                wait = LOOK
+        finally:
+            task.cancel()
+
+    def _reads(self) -> int:
+        return self._channel.reads if self._channel is not None else 0
 
     # Stopping.
 

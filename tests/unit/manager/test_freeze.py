@@ -161,6 +161,32 @@ async def test_an_engine_that_would_abort_what_it_has_is_not_put_to_sleep_with_i
         assert w.sleeps == []
 
 
+async def test_an_engine_that_is_full_of_what_it_kept_is_awake_when_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The probe of the wake has to queue behind the kept requests: their answers prove as much, and silence proves nothing."""
+    async with world(sleeper("a"), BUSY, devices=SIM, policy=PREEMPT) as w:
+        stream = await frozen(w)
+
+        async def queued(*_: object) -> str:
+            return await asyncio.get_running_loop().create_future()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeControl, "probe", queued)
+            w.processes["busy"].die()
+            await w.clock.advance(30.0)
+            a = w.manager.require("a")
+            assert a.state is State.WAKING
+            channel: Any = a._run.channel()  # type: ignore[union-attr]
+            channel.reads += 1
+            await w.clock.advance(1.0)
+            assert a.state is State.READY
+        stream.complete()
+        await stream.task
+        await w.clock.advance(1.0)
+        assert a.state is State.READY
+
+
 async def test_a_client_that_leaves_while_frozen_frees_its_lease() -> None:
     """Its exchange is closed at once; with the last one gone the sleeper is like any other."""
     async with world(sleeper("a"), BUSY, devices=SIM, policy=PREEMPT) as w:
