@@ -7,7 +7,7 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from vllm_mm.engine import command
 from vllm_mm.engine.lease import LeaseGate
 from vllm_mm.engine.notes import note
 from vllm_mm.engine.ports import Address, EngineProcess, ExitStatus, LaunchPlan, LaunchRecord
-from vllm_mm.engine.sleeping import put_to_sleep
+from vllm_mm.engine.sleeping import or_goes_on, put_to_sleep
 from vllm_mm.engine.startlog import StartLog
 from vllm_mm.engine.tasks import Tasks
 from vllm_mm.engine.tools import Tools
@@ -32,10 +32,6 @@ NOTE_PATIENCE = 2.0
 """Seconds that the end of an engine waits for its row to be deleted; later is harmless, for the row's pid is dead."""
 ADOPTION_DEADLINE = 10.0
 """Seconds in which an engine of an earlier controller has to prove that it works."""
-PROBE_PATIENCE = 5.0
-"""Seconds for the probe of an engine that woke with requests, before their answers count instead."""
-LOOK = 0.5
-"""Seconds between two looks at whether they go on."""
 _LOG = logging.getLogger(__name__)
 TAIL = 200
 """Lines of the log that are kept of a run that is over."""
@@ -313,32 +309,13 @@ class Run:
         """Wake it, and see that it answers as before."""
         waking = self._require_checks().wake(self._level or self._actor.spec.sleep.level, self._answer)
         try:
-            self._answer = await (self._or_goes_on(waking) if self._actor.gate.frozen else waking)
+            if self._actor.gate.frozen:
+                waking = or_goes_on(waking, self._answer, self._reads, self._tools.clock)
+            self._answer = await waking
         except MMError as error:
             self._actor.tell(lc.Unhealthy(self.generation, str(error), lied=isinstance(error, Untrue)))
         else:
             self._actor.tell(lc.BecameReady(self.generation))
-
-    async def _or_goes_on(self, waking: Coroutine[Any, Any, str]) -> str | None:
-        """An engine that is full of the requests that it kept has no slot for a probe before one of them has ended: that they
-        go on proves that it is awake."""
-        clock = self._tools.clock
-        task = asyncio.get_running_loop().create_task(waking)
-        before, wait = self._reads(), PROBE_PATIENCE
-        try:
-            while True:
-                patience = asyncio.ensure_future(clock.sleep(wait))
-                try:
-                    await asyncio.wait({task, patience}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    patience.cancel()
-                if task.done():
-                    return task.result()
-                if self._reads() != before:
-                    return self._answer
-                wait = LOOK
-        finally:
-            task.cancel()
 
     def _reads(self) -> int:
         return self._channel.reads if self._channel is not None else 0

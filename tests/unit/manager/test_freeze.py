@@ -1,6 +1,7 @@
 """Requests that are frozen in a sleeping engine: their leases stay, and whatever ends them ends them with the truth."""
 
 import asyncio
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.lifecycle import OnTimeout, State
 from vllm_mm.domain.residency import Device
+from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.specs import GIB, EngineKind, IdlePolicy, ModelSpec, StartLimits
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.wire import UpstreamRequest
@@ -273,6 +275,37 @@ async def test_a_model_that_is_taken_away_lets_its_frozen_requests_finish() -> N
         await stream.task
         await w.clock.advance(0.1)
         assert a.state is State.STOPPED
+
+
+async def test_two_models_with_endless_answers_take_turns() -> None:
+    """Memory for one: each is frozen for the other and comes back, has its quantum each time, and nobody waits longer than the
+    bound; and what is frozen is never stopped for the room of the other."""
+    rules = Rules(max_wait=20.0, min_dwell=5.0, quantum=10.0)
+    policy = Policy(rules, drain_timeout=2.0, on_drain_timeout=OnTimeout.FREEZE)
+    profile = {"weights": "6GiB", "sleep_residual": "1GiB"}
+    async with world(
+        *(sleeper(m, sim=profile) for m in "ab"), devices=[Device("sim0", 15 * GIB, kind="sim")], policy=policy
+    ) as w:
+        await w.ready("a")
+        streams = {"a": await streaming(w)}
+        streams["b"] = Streaming(w, "b")
+        turns: list[tuple[str, float]] = []
+        for _ in range(3000):
+            ready = [m for m in "ab" if w.manager.require(m).state is State.READY]
+            assert len(ready) <= 1
+            if ready and (not turns or turns[-1][0] != ready[0]):
+                turns.append((ready[0], w.clock.now()))
+            await w.clock.advance(0.1)
+        assert [m for m, _ in turns[:4]] == ["a", "b", "a", "b"]
+        assert len(turns) >= 300 / (rules.max_wait + rules.quantum + policy.drain_timeout + 2)
+        gaps = [later - earlier for (_, earlier), (_, later) in pairwise(turns)]
+        assert min(gaps) >= rules.quantum
+        assert max(gaps) <= rules.max_wait + rules.quantum + policy.drain_timeout + 2
+        assert w.starts == ["a", "b"]
+        assert w.journal.kinds("a").count("lease.thawed") >= 3
+        assert not any(s.task.done() for s in streams.values())
+        for stream in streams.values():
+            stream.task.cancel()
 
 
 async def test_a_frozen_model_is_never_idle() -> None:
