@@ -1,0 +1,137 @@
+"""Hard cases of preemption: a busy model has to go, and its answers are longer than a drain (docs/hard-cases.md)."""
+
+import asyncio
+import contextlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from hard_cases import Case, kill, running, sim
+
+TOKENS = 400
+SLOW = {"tokens_per_second": 100}
+"""Four seconds for an answer."""
+SWAP = {
+    "max_wait": "300ms",
+    "min_dwell": "0s",
+    "quantum": "300ms",
+    "drain_timeout": "200ms",
+    "on_drain_timeout": "preempt",
+}
+COMMENT = re.compile(rb"^: [^\n]*\n\n", re.MULTILINE)
+
+
+class Stream:
+    """A stream of model `a` in the background."""
+
+    def __init__(self, it: Case, *, progress: bool = True) -> None:
+        self.body = b""
+        self.clean: bool | None = None
+        self._it = it
+        self._headers = {"x-vllm-mm-progress": "1"} if progress else {}
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async with self._it.stream("a", tokens=TOKENS, headers=self._headers) as answer:
+                async for chunk in answer.aiter_bytes():
+                    self.body += chunk
+        except httpx.RemoteProtocolError:
+            self.clean = False
+        else:
+            self.clean = True
+
+    @property
+    def text(self) -> str:
+        """Of all events; there is nothing else in the body but comments and the end."""
+        *events, last = COMMENT.sub(b"", self.body).removesuffix(b"\n\n").split(b"\n\n")
+        assert last == b"data: [DONE]"
+        return "".join(json.loads(e.removeprefix(b"data: "))["choices"][0]["text"] for e in events)
+
+
+@contextlib.asynccontextmanager
+async def frozen(*, progress: bool = True) -> AsyncIterator[tuple[Case, Stream]]:
+    """Two models, memory for one: `a` streams, `b` was asked for and has its place, and `a` sleeps with its stream."""
+    models = {"a": sim(**SLOW), "b": sim()}
+    async with running(models, memory="12GiB", swap=SWAP, host_memory={"sleep_budget": "60GiB"}) as it:
+        await it.ready("a")
+        stream = Stream(it, progress=progress)
+        await it.in_flight("a", 1)
+        yield it, stream
+
+
+async def put_aside(it: Case) -> None:
+    """`a` is frozen: something else has its memory."""
+    assert (await it.complete("b", wait=20)).status_code == 200
+
+
+@pytest.mark.parametrize("progress", [True, False])
+async def test_a_busy_model_is_frozen_and_its_stream_goes_on(progress: bool) -> None:
+    """The other model is served long before the stream would have ended; the stream is whole, its text as undisturbed, and
+    its client sees comments only if it asked for them; one start each."""
+    async with frozen(progress=progress) as (it, stream):
+        began = time.monotonic()
+        await put_aside(it)
+        assert time.monotonic() - began < 3
+        assert not stream.task.done()
+        await stream.task
+        assert stream.clean
+        alone = Stream(it, progress=False)
+        await alone.task
+        assert stream.text == alone.text
+        assert (b": frozen model=a" in stream.body) == (b": resumed" in stream.body) == progress
+        assert await it.outcomes(3) == {"ok": 3}
+        assert await it.starts("a") == 1
+        assert it.events("a").count("lease.frozen") == it.events("a").count("lease.thawed") >= 1
+        (longest,) = it.serving.rows("select max(frozen_s) from requests where model = 'a'")[0]
+        assert 0.1 < longest < 10
+
+
+async def test_a_frozen_engine_that_is_killed_is_told() -> None:
+    """Its stream ends with an error and not as if it were whole, its row says so, and the model comes back by a start."""
+    async with frozen() as (it, stream):
+        pid = (await it.instance("a"))["pid"]
+        waiting = asyncio.create_task(put_aside(it))
+        await it.until("a", "sleeping")
+        kill(pid)
+        await stream.task
+        await waiting
+        assert stream.clean is False
+        assert b'"error"' in stream.body
+        assert b"[DONE]" not in stream.body
+        assert (await it.complete("a", wait=20)).status_code == 200
+        assert await it.outcomes(3) == {"ok": 2, "upstream_died": 1}
+        assert await it.starts("a") == 2
+        await it.quiet()
+
+
+async def test_the_end_of_the_server_tells_frozen_streams() -> None:
+    """SIGTERM while a stream stands still: it is told, the server ends in order, and nothing is left."""
+    async with frozen() as (it, stream):
+        waiting = asyncio.create_task(put_aside(it))
+        await it.until("a", "sleeping")
+        assert await it.serving.stop() == 0
+        await asyncio.gather(stream.task, waiting, return_exceptions=True)
+        assert stream.clean is False
+        assert b"[DONE]" not in stream.body
+
+
+async def test_a_killed_controller_leaves_an_engine_that_has_forgotten() -> None:
+    """SIGKILL of the controller while a stream stands still: the next one adopts the sleeper, wakes it for a new request, and
+    nothing is generated for the client that is gone."""
+    async with frozen() as (it, stream):
+        waiting = asyncio.create_task(put_aside(it))
+        await it.until("a", "sleeping")
+        it.serving.kill()
+        await asyncio.gather(stream.task, waiting, return_exceptions=True)
+        await it.serving.start()
+        assert (await it.complete("a", wait=20)).json()["usage"]["completion_tokens"] == 4
+        metrics = (await it.client.get(f"{it.url}/metrics")).text
+        running_now = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
+        assert running_now
+        assert all(line.endswith(" 0.0") for line in running_now)
+        await it.quiet()
