@@ -13,8 +13,8 @@ import pytest
 from hard_cases import Case, kill, running, sim
 
 TOKENS = 400
-SLOW = {"tokens_per_second": 100}
-"""Four seconds for an answer."""
+SPEED = 100
+"""Tokens per second: four seconds for an answer."""
 SWAP = {
     "max_wait": "300ms",
     "min_dwell": "0s",
@@ -56,7 +56,7 @@ class Stream:
 @contextlib.asynccontextmanager
 async def frozen(*, progress: bool = True) -> AsyncIterator[tuple[Case, Stream]]:
     """Two models, memory for one: `a` streams, `b` was asked for and has its place, and `a` sleeps with its stream."""
-    models = {"a": sim(**SLOW), "b": sim()}
+    models = {"a": sim(tokens_per_second=SPEED), "b": sim()}
     async with running(models, memory="12GiB", swap=SWAP, host_memory={"sleep_budget": "60GiB"}) as it:
         await it.ready("a")
         stream = Stream(it, progress=progress)
