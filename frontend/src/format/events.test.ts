@@ -26,6 +26,10 @@ describe("tell", () => {
     expect(tell(event("instance.stopping", { reason: "stopped by operator ada" }, "operator ada")).more).toBe("stopped by operator ada");
   });
 
+  it("tells of an engine that takes more than was reserved", () => {
+    expect(tell(event("footprint.exceeded", { reserved: { "0": 1 }, used: { "0": 2 } })).what).toContain("more memory than was reserved");
+  });
+
   it("names who makes room", () => {
     expect(tell(event("swap.planned", { victims: ["b", "c"], reason: "idle: evicts b, c" }, "request r")).what).toBe(
       "org/a will be loaded; b, c will make room",

@@ -52,6 +52,8 @@ export function tell(event: MMEvent): Told {
       return { what: `${model} cannot be loaded`, more: cause, tone: "bad" };
     case "swap.given_up":
       return { what: `the load of ${model} was given up`, more: cause, tone: "bad" };
+    case "footprint.exceeded":
+      return { what: `${model} uses more memory than was reserved; the reservation follows`, more: "", tone: "calm" };
     case "lease.revoked": {
       const cut = typeof data["count"] === "number" ? data["count"] : 0;
       return { what: `${count(cut, "request", "requests")} to ${model} cut`, more: joined(cause, data["reason"]), tone: "bad" };
