@@ -63,7 +63,7 @@ class Readings:
             if record is None or instance.state not in _AWAKE | {State.SLEEPING}:
                 continue
             used = await instance.measure()
-            if used and instance.record is record and instance.state in _AWAKE:
+            if used and instance.snapshot.generation == record.generation and instance.state in _AWAKE:
                 await self._compare(instance, record, self._use(instance, record, used))
 
     def _use(self, instance: ModelInstance, record: LaunchRecord, used: int) -> Mapping[str, int]:
