@@ -15,6 +15,7 @@ from vllm_mm.domain.errors import BadRequest, Conflict, NotFound
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, StartLimits
+from vllm_mm.engine.policy import Policy
 
 HOUR = 3600.0
 ONE = (Device("gpu0", 24 * GIB, kind="gpu"),)
@@ -272,3 +273,18 @@ async def test_a_sleeper_that_nobody_used_stays_away() -> None:
         await w.clock.advance(5)
         assert state(w, "s") is State.STOPPED
         assert told(w) == ["asked", "held", "ended"]
+
+
+async def test_who_can_sleep_sleeps_and_is_woken_when_the_lease_ends() -> None:
+    """The way of a load: its weights stay in host memory, and nothing is started anew."""
+    spec = model("a", 20, engine=EngineKind.SIM, command=(), sim={"weights": "16GiB", "sleep_residual": "1GiB"})
+    async with running(spec, policy=Policy(sleep_budget=100 * GIB)) as (w, leases):
+        await w.ready("a")
+        await w.clock.advance(10)
+        lease = await leases.ask("gpu0", 20 * GIB, HOUR, "", "ada")
+        await w.clock.advance(2)
+        assert (state(w, "a"), leases.get(lease.id).stage) == (State.SLEEPING, Stage.HELD), leases.get(lease.id)
+        await leases.end(lease.id, "ada")
+        await w.clock.advance(3)
+        assert (state(w, "a"), w.starts) == (State.READY, ["a"])
+        assert told(w)[-1] == "restored"
