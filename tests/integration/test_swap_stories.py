@@ -40,8 +40,8 @@ async def busy(it: Case, model: str, tokens: int, over: asyncio.Event, delay: fl
 
 @pytest.mark.parametrize(
     ("drain_timeout", "on_timeout", "tokens", "longest_drain"),
-    [("10s", "cut", 240, 0.6)],
-    ids=["drained"],
+    [("10s", "cut", 240, 0.6), ("500ms", "preempt", 1200, 0.5)],
+    ids=["drained", "preempted"],
 )
 async def test_overlapping_streams_keep_a_busy_and_one_request_wants_b(
     drain_timeout: str, on_timeout: str, tokens: int, longest_drain: float
@@ -51,7 +51,8 @@ async def test_overlapping_streams_keep_a_busy_and_one_request_wants_b(
     swap = {
         "max_wait": "1s", "min_dwell": "0s", "quantum": "500ms", "drain_timeout": drain_timeout, "on_drain_timeout": on_timeout,
     }  # fmt: skip
-    async with running({"a": sim(), "b": sim()}, memory=ONE, swap=swap) as it:
+    asleep = {"host_memory": {"sleep_budget": "64GiB"}}
+    async with running({"a": sim(), "b": sim()}, memory=ONE, swap=swap, **asleep) as it:
         await it.ready("a")
         undisturbed = await stream(it, "a", tokens)
         over = asyncio.Event()

@@ -12,6 +12,7 @@ from vllm_mm.clock import Clock
 from vllm_mm.domain.device_leases import LONGEST, DeviceLease, Stage
 from vllm_mm.domain.errors import BadRequest, Conflict, MMError, NotFound
 from vllm_mm.domain.lifecycle import LOADING, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import NoPlacement, gib
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import Journal
@@ -264,7 +265,7 @@ class DeviceLeases:
             return True, "there is no room for it"
         if not it.asked and instance.state in {State.STOPPED, State.SLEEPING} and manager.fits_beside(it.model):
             it.asked, it.until = True, now + RESTORE_BEGINS
-            await manager.start(it.model, f"the lease {it.lease} has ended", urgent=False)
+            await manager.start(it.model, Reason.LENT.because(f"the lease {it.lease} has ended"), urgent=False)
         return False, ""
 
 

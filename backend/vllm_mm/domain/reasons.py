@@ -46,6 +46,8 @@ class Reason(StrEnum):
     # Why a model goes, or a load is given up.
     EVICTED = "evicted", "It makes room for another model, which is named."
     UNUSED = "unused", "Nobody has used it for as long as its idle times allow."
+    LENT = "lent", "Room on its device is lent to something else (`vllm-mm drain --device`), or was and is given back."
+    STRANGER = "stranger", "Programs that are not ours use memory of a device."
     RELOAD = "reload", "Its declaration changed, or is gone."
     UNWANTED = "unwanted", "Nobody waits for its load any more (`queue.cancel_unwanted_loads`)."
     GIVEN_UP = (
@@ -94,6 +96,16 @@ _KINDS = {
     "lease.revoked": Reason.CUT,
     "lease.thawed": Reason.THAW,
     "orphan.swept": Reason.CRASH,
+    "sleep.failed": Reason.UNHEALTHY,
+    "wake.failed": Reason.UNHEALTHY,
+    "alert.device": Reason.DEVICE,
+    "device.well": Reason.DEVICE,
+    "alert.foreign_memory": Reason.STRANGER,
+    "foreign_memory.gone": Reason.STRANGER,
+    "device_lease.asked": Reason.LENT,
+    "device_lease.held": Reason.LENT,
+    "device_lease.ended": Reason.LENT,
+    "device_lease.restored": Reason.LENT,
     "alert.survivors": Reason.DEADLINE,
     "alert.memory_not_back": Reason.DEADLINE,
 }
@@ -103,5 +115,6 @@ _KINDS = {
 def of_event(kind: str, cause: str, reason: str) -> Reason | None:
     """The code of an event: that of its reason, else of its cause (`operator ada`, `request r1`), else of its kind. None for
     events that no decision is behind."""
-    known = split(reason)[0] or split(cause)[0] or split(cause.partition(" ")[0])[0]
+    wanted = cause.removeprefix("stopped by ")
+    known = split(reason)[0] or split(wanted)[0] or split(wanted.partition(" ")[0])[0]
     return known or _KINDS.get(kind)

@@ -8,6 +8,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import Conflict, ShuttingDown
 from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.lifecycle import Drain, Goal, Kill, OnTimeout, Reset, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import Fate
 from vllm_mm.engine.instance import ModelInstance
@@ -154,7 +155,7 @@ class Acts(Registry):
     def _lay_down(self, instance: ModelInstance, fate: Fate) -> None:
         """Keep what it needs to sleep, before it is told to: host memory, and what stays of it on its devices."""
         for sleeper in fate.stops:
-            cause = f"host memory for the sleep of {instance.spec.id}"
+            cause = Reason.EVICTED.because(f"host memory for the sleep of {instance.spec.id}")
             self._instances[sleeper].tell(Drain(Goal.STOP, self._policy.drain_timeout, cause))
         self._tiers.take(instance, self.ledger)
         self._room.leave_asleep(instance.spec.id, self._tiers.residue(instance.spec, self.ledger))

@@ -42,6 +42,7 @@ def test_a_bare_code_is_told_by_its_meaning() -> None:
         ("instance.starting", "request r1", "", Reason.REQUEST),
         ("instance.stopping", "crash", "the engine exited with code 1 unasked", Reason.CRASH),
         ("instance.stopping", "operator ada", "operator ada", Reason.OPERATOR),
+        ("instance.stopping", "stopped by operator ada", "stopped by operator ada", Reason.OPERATOR),
         ("instance.stopped", "backoff over", "", Reason.BACKOFF),
         ("instance.ready", "adopted at boot", "", Reason.ADOPTED),
         ("lease.revoked", "", "the engine died", Reason.CUT),
