@@ -147,7 +147,9 @@ class Swaps(Lets):
 
     def _who_waits(self, instance: ModelInstance) -> str:
         first = self._waiting.first(instance.spec.id)
-        return f"request {first}" if first else f"{instance.gate.frozen} frozen"
+        return (
+            f"request {first}" if first else Reason.THAW.because(f"{instance.gate.frozen} of its requests are frozen")
+        )
 
     def _evict(self, victim: ModelInstance, load: Load) -> None:
         """Its memory was promised away: to sleep with it where that is possible, else it is stopped."""
