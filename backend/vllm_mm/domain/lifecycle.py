@@ -7,6 +7,7 @@ docs/adr/003-lifecycle.md. The words are those of `domain.states`, and can be ha
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import RetryPolicy
 from vllm_mm.domain.states import (
     LIVE,
@@ -271,9 +272,9 @@ def _stop(i: Instance, now: float, then: Then, reason: str, cause: str, *, died:
 def _sleepless(i: Instance, now: float, detail: str, outcome: Outcome, cause: str) -> Step:
     """It would not sleep, or not wake. That is no failure of the model, which was well before: it is stopped, and where
     somebody waits for its wake, they get a start."""
-    waking = i.state is State.WAKING
+    waking, why = i.state is State.WAKING, Reason.SLEEPLESS.because(detail)
     after, effects = _stop(
-        i, now, Then.COLD if waking else Then.STOPPED, detail, cause, died=outcome is Outcome.DIED
+        i, now, Then.COLD if waking else Then.STOPPED, why, cause, died=outcome is Outcome.DIED
     )  # fmt: skip
     return after, (*effects, Judge(outcome, waking, detail))
 
@@ -321,7 +322,7 @@ def _fact(
         case Unhealthy(), State.DRAINING if i.goal is Goal.STOP:
             return _stop(i, now, Then.STOPPED, event.detail, "unhealthy")
         case Exited(), State.SLEEPING:
-            return _stop(i, now, Then.STOPPED, event.detail, "crash", died=True)
+            return _stop(i, now, Then.STOPPED, Reason.CRASH.because(event.detail), "crash", died=True)
         case Exited(), State.STARTING | State.READY | State.DRAINING:
             return _fail(i, now, event.detail, permanent=event.permanent, died=True, cause="crash")
         case Unhealthy(), State.STARTING | State.READY | State.DRAINING:

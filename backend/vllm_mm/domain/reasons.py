@@ -57,6 +57,10 @@ class Reason(StrEnum):
     SHUTDOWN = "shutdown", "The server ends, or is being replaced."
     CRASH = "crash", "Its engine ended unasked."
     UNHEALTHY = "unhealthy", "Its engine lives, and is of no use."
+    SLEEPLESS = (
+        "sleepless",
+        "Its engine did not sleep, or not wake, as it should: it is stopped, and started where it is wanted.",
+    )
     STALLED = "stalled", "Its start made no progress for `start.stall`."
     DEADLINE = "deadline", "It took longer than it may."
     # Why an instance is what it became.

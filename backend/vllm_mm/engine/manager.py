@@ -167,13 +167,20 @@ class ProcessManager(Swaps):
         if model not in self._tiers.host.held:  # adopted, or put to sleep by other means
             self._tiers.take(instance, self.ledger)
         if not self._room.asleep(model, self._tiers.residue(instance.spec, self.ledger)):
-            instance.tell(Drain(Goal.STOP, 0.0, "it keeps more of its memory asleep than can be spared"))
+            instance.tell(
+                Drain(Goal.STOP, 0.0, Reason.EVICTED.because("it keeps more of its memory asleep than can be spared"))
+            )
 
     def judged(self, instance: ModelInstance, verdict: Judge) -> None:
         last = self._tiers.judged(instance.spec, verdict)
         if verdict.outcome is not Outcome.OK:
             data = {"outcome": verdict.outcome.value, "reason": verdict.reason, "again": not last}
-            self._emit("wake.failed" if verdict.waking else "sleep.failed", instance.spec.id, verdict.reason, data)
+            self._emit(
+                "wake.failed" if verdict.waking else "sleep.failed",
+                instance.spec.id,
+                Reason.SLEEPLESS.because(verdict.reason),
+                data,
+            )
 
     def slot_freed(self, model: str) -> None:
         queue = self._queue

@@ -252,7 +252,7 @@ class EngineCore:
         self._hold(mode, drop_cache=level > 0)
 
         def begin() -> float:
-            frees = self._options.enable_sleep_mode and level > 0
+            frees = self._options.enable_sleep_mode and level > 0 and not self._faults.lie_sleep
             already = not self._resident
             if not frees or already:
                 return 0.0

@@ -12,6 +12,7 @@ in development mode as `POST /sim/fault` with `{"fault": "NAME:VALUE"}` (`DELETE
     wipe_environment       children lose their environment in /proc when they rename themselves, as vLLM's do unless
                            SPT_NOENV=1 is set for them
     leave_session          the engine core moves to a session of its own
+    lie_sleep              /sleep answers 200, /is_sleeping says yes, and all of the memory stays in use
     refuse_wake            /wake_up answers 500 and the engine stays asleep
     lie_wake               /wake_up answers 200, but what is generated afterwards is gibberish
     hang_requests          generation stops answering while /health stays 200
@@ -27,7 +28,7 @@ PHASES = ("version", "architecture", "init", "weights", "compile", "kv_cache", "
 """The phases of a load, in order."""
 NAMES = (
     "crash_after_tokens", "hang_at", "die_at", "exit_0", "slow_health", "ignore_term", "wipe_environment",
-    "leave_session", "refuse_wake", "lie_wake", "hang_requests", "no_readiness",
+    "leave_session", "lie_sleep", "refuse_wake", "lie_wake", "hang_requests", "no_readiness",
 )  # fmt: skip
 
 
@@ -45,6 +46,7 @@ class Faults:
     ignore_term: bool = False
     wipe_environment: bool = False
     leave_session: bool = False
+    lie_sleep: bool = False
     refuse_wake: bool = False
     lie_wake: bool = False
     hang_requests: bool = False
@@ -67,6 +69,7 @@ class Faults:
                 | "ignore_term"
                 | "wipe_environment"
                 | "leave_session"
+                | "lie_sleep"
                 | "refuse_wake"
                 | "lie_wake"
                 | "hang_requests"

@@ -208,7 +208,7 @@ def test_a_sleep_that_fails_is_a_stop_and_no_failure(name: str) -> None:
     before = reach("suspending")
     after, effects = lc.step(before, inputs(1)[name], before.deadline or 0.0)
     assert (after.then, after.failures) == (Then.STOPPED, 0)
-    assert effects[-1] == lc.Judge(ENDS[name], waking=False, reason=after.reason)
+    assert effects[-1] == lc.Judge(ENDS[name], waking=False, reason=after.reason.removeprefix("sleepless: "))
     assert not [e for e in effects if isinstance(e, lc.Settle)]
 
 
@@ -218,7 +218,7 @@ def test_a_wake_that_fails_leaves_its_load_to_a_cold_start(name: str) -> None:
     before = reach("waking")
     after, effects = lc.step(before, inputs(1)[name], before.deadline or 0.0)
     assert (after.then, after.failures) == (Then.COLD, 0)
-    assert effects[-1] == lc.Judge(ENDS[name], waking=True, reason=after.reason)
+    assert effects[-1] == lc.Judge(ENDS[name], waking=True, reason=after.reason.removeprefix("sleepless: "))
     assert lc.StopProcess(graceful=False) in effects
     assert not [e for e in effects if isinstance(e, lc.Settle)]
     assert lc.step(after, lc.Reset("t"), 40.0) == (after, ())
