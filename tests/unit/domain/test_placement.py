@@ -105,7 +105,7 @@ def fits(case: Case, devices: Sequence[str], victims: Sequence[Resident]) -> boo
 
 
 @settings(
-    max_examples=1000, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )  # fmt: skip
 @given(cases())
 def test_the_answer_is_the_best_of_all_that_there_are(case: Case) -> None:
@@ -137,7 +137,7 @@ def test_the_answer_is_the_best_of_all_that_there_are(case: Case) -> None:
 
 
 @settings(
-    max_examples=500, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )  # fmt: skip
 @given(cases())
 def test_of_several_fits_the_tightest_is_taken_or_the_widest(case: Case) -> None:

@@ -239,6 +239,14 @@ def test_memory_that_was_let_is_not_taken_away_twice() -> None:
     assert book.foreign("d9") == 0
 
 
+def test_what_an_earlier_controller_let_is_held_again() -> None:
+    """With what was known then of the others' use, so that its holder's is told apart; a fact, whether or not it fits."""
+    book = ledger(100).with_devices([Device("d0", 100, foreign=40)])
+    assert book.relet("lease:1", {"d0": 30}, {"d0": 10}).free("d0") == 60
+    assert book.relet("lease:1", {"d0": 30}, {"d0": 10}).foreign("d0") == 10
+    assert book.relet("lease:2", {"d0": 200}, {"d0": 0}).in_use("d0") == 200
+
+
 def test_two_leases_on_one_device_share_what_strangers_use() -> None:
     """Each byte is counted for one of them; a device that is gone keeps what was known."""
     book = ledger(100).let("lease:1", {"d0": 30}).begin("lease:1")
