@@ -314,6 +314,23 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/manager/test_freeze.py::test_a_wake_for_frozen_requests_is_not_called_off",),
     ),
     Mutant(
+        "eta-without-room", "an ETA forgets the drain and stop of those who make room", "backend/vllm_mm/engine/forecast.py",
+        "                span = span.with_at_least(self._estimator.going(instance, self._goal(instance)))", "                pass",
+        ("tests/unit/manager/test_forecasts.py::test_the_room_counts",),
+    ),
+    Mutant(
+        "forecast-of-who-left", "a forecast made for somebody who left is compared with a later load",
+        "backend/vllm_mm/engine/manager.py",
+        "        if model not in self._loading_events:\n            self.forecast.forget(model)\n", "",
+        ("tests/unit/manager/test_forecasts.py::test_who_leaves_takes_its_prediction_along",),
+    ),
+    Mutant(
+        "ending-is-a-stranger", "an engine that is ending counts as a stranger on its device",
+        "backend/vllm_mm/engine/devices/polled.py",
+        "            return known.get(pid) == stat.id\n", "            return False\n",
+        ("tests/unit/engine/test_devices.py::test_an_engine_that_is_ending_is_still_ours",),
+    ),
+    Mutant(
         "comment-in-an-event", "a comment is written into the middle of an event", "backend/vllm_mm/gateway/relay.py",
         "        return self.meter.ends_event() and", "        return",
         ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),

@@ -33,10 +33,13 @@ KINDS = ("stop+start", "sleep+wake")
 TICK = 0.001
 """Seconds between two looks at an engine that is driven by hand."""
 DEADLINE = 300.0
+DEVICE = {"id": "sim0", "memory": "6GiB", "simulated": True}
+REAL_DEVICE = {"id": "cpu", "memory": "6GiB"}
+"""Room for one model."""
 LIMIT_S, LIMIT_SHARE = 0.05, 0.02
 """What a swap may cost beyond the engines' own time: the larger of the two."""
 PROFILE: Mapping[str, Any] = {
-    "weights": "4GiB", "kv_cache": "1GiB", "load_bandwidth": "4GiB/s", "startup": "500ms", "sleep_bandwidth": "8GiB/s",
+    "weights": "3GiB", "kv_cache": "1GiB", "load_bandwidth": "3GiB/s", "startup": "500ms", "sleep_bandwidth": "6GiB/s",
 }  # fmt: skip
 """Of the simulated engines: 1.5 s to load, half a second to sleep and to wake."""
 
@@ -190,7 +193,7 @@ def real(options: argparse.Namespace) -> tuple[ModelSpec, ModelSpec]:
 def declared(spec: ModelSpec, kind: str, launcher: LauncherKind) -> dict[str, Any]:
     """In the words of the configuration."""
     found: dict[str, Any] = {
-        "engine": spec.engine.value, "memory": "8GiB", "launcher": launcher.value,
+        "engine": spec.engine.value, "memory": "4GiB", "launcher": launcher.value,
         "idle": {"sleep_after": "1h", "stop_after": "2h"},
         "sleep": {"mode": "always" if kind == "sleep+wake" else "never"},
     }  # fmt: skip
@@ -211,7 +214,7 @@ async def products(
         for kind in kinds:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mmsw-"))
             config = {
-                "devices": [{"id": "sim0", "memory": "12GiB", "simulated": True}],
+                "devices": [DEVICE if specs[0].engine is EngineKind.SIM else REAL_DEVICE],
                 "host_memory": {"sleep_budget": "64GiB"},
                 "swap": {"min_dwell": "0s", "max_wait": "1s"},
                 "models": {spec.id: declared(spec, kind, launcher) for spec in specs},

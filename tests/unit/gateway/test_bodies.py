@@ -9,6 +9,7 @@ from vllm_mm.api.problems import explain
 from vllm_mm.domain import errors
 from vllm_mm.gateway.bodies import error_body, error_event
 from vllm_mm.gateway.forward import outcome_of
+from vllm_mm.gateway.ports import Problem
 from vllm_mm.gateway.routes import ROUTES, Form
 
 EXPECTED = {
@@ -81,3 +82,11 @@ def test_routes_hold_nothing_administrative() -> None:
     ):
         assert path not in ROUTES
     assert all(path == route.path and route.name == path.decode() for path, route in ROUTES.items())
+
+
+def test_a_refusal_carries_its_reason_inside_of_each_shape() -> None:
+    """A code beside the message, which clients that do not know it ignore; where there is none, no field."""
+    for form in Form:
+        told = json.loads(error_body(Problem(503, "not yet", "model_loading", reason="busy"), form, "r"))
+        assert (told["error"]["reason"], told["error"]["message"]) == ("busy", "not yet")
+        assert "reason" not in json.loads(error_body(Problem(400, "no", "invalid_request"), form, "r"))["error"]
