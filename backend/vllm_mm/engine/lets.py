@@ -9,10 +9,11 @@ from vllm_mm.domain.device_leases import Evicted
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import NoPlacement, Placement, place
-from vllm_mm.domain.scheduling import Load, Ticket, View
+from vllm_mm.domain.scheduling import Load, View
 from vllm_mm.domain.specs import DeviceWish
 from vllm_mm.engine.acts import Acts
 from vllm_mm.engine.instance import ModelInstance
+from vllm_mm.engine.survey import Waiting
 
 
 class Lets(Acts):
@@ -21,7 +22,7 @@ class Lets(Acts):
     _swap_inflight: asyncio.Lock
 
     @abstractmethod
-    def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View: ...
+    def view(self, lanes: Sequence[Waiting]) -> View: ...
 
     @abstractmethod
     async def _look_again(self) -> None: ...

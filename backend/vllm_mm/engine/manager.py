@@ -18,6 +18,7 @@ from vllm_mm.engine.leasing import Leasing
 from vllm_mm.engine.policy import OnTeardown
 from vllm_mm.engine.progress import PROFILED_FROM
 from vllm_mm.engine.registry import on_its_way_out
+from vllm_mm.engine.survey import Waiting
 from vllm_mm.engine.swaps import Swaps
 from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, torn_down, wait_info
 
@@ -42,6 +43,7 @@ class ProcessManager(Swaps):
 
     def fast_lease(self, ticket: Ticket) -> Lease | None:
         """The fast path of `lease`."""
+        self._expectations.arrived(ticket.model, ticket.arrived)
         if self._waiting.waits(ticket.model):
             return None
         return self.grant(ticket)
@@ -52,36 +54,47 @@ class ProcessManager(Swaps):
 
     def grant(self, ticket: Ticket) -> Lease | None:
         instance = self._instances.get(ticket.model)
-        return instance.gate.try_acquire(ticket, self._tools.clock.now()) if instance is not None else None
+        if instance is None:
+            return None
+        now = self._tools.clock.now()
+        lease = instance.gate.try_acquire(ticket, now)
+        if lease is not None:
+            self._expectations.leased(ticket.model, now - ticket.arrived)
+        return lease
 
     def take_back(self, lease: Lease) -> None:
         """Give a lease back; harmless when it was revoked or given back before."""
         instance = self._instances.get(lease.model)
         if instance is not None:
-            instance.gate.release(lease, self._tools.clock.now())
+            now = self._tools.clock.now()
+            if instance.gate.holds(lease):
+                self._expectations.ended(lease.model, now - lease.granted_at - lease.frozen_s(now))
+            instance.gate.release(lease, now)
 
     # What the queue asks.
 
-    def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View:
+    def view(self, lanes: Sequence[Waiting]) -> View:
         """Everything that a scheduling decision may depend on, at this moment."""
-        waiting = dict(lanes)
+        waiting = {w.model: w for w in lanes}
         frozen = (m for m, i in self._instances.items() if i.gate.frozen)
         models = dict.fromkeys((*waiting, *self._wishes.models(), *frozen))
+        now, here = self._tools.clock.now(), [i for i in self._instances.values() if i.state in lc.LIVE]
+        asked = [lane for m in models if (lane := self._lane(m, waiting.get(m, Waiting(m)))) is not None]
+        known = {i.spec.id: i for i in (*here, *(self._instances[lane.model] for lane in asked))}
         self._seen = view = View(
-            lanes=[lane for m in models if (lane := self._lane(m, waiting.get(m, ()))) is not None],
-            residents=[
-                survey.resident(i, pinned=self.pinned(i.spec)) for i in self._instances.values() if i.state in lc.LIVE
-            ],
+            lanes=asked,
+            residents=[survey.resident(i, pinned=self.pinned(i.spec)) for i in here],
             ledger=self._room.ledger,
+            expected={m: self._expectations.of(i, now) for m, i in known.items()},
         )
         return view
 
-    def _lane(self, model: str, tickets: tuple[Ticket, ...]) -> Lane | None:
+    def _lane(self, model: str, waiting: Waiting) -> Lane | None:
         instance = self._instance(model)
         if instance is None or (model not in self.catalog and not instance.gate.frozen):
             return None
         return survey.lane(
-            instance, tickets, self._wishes.get(model), loading=model in self._loading_events,
+            instance, waiting, self._wishes.get(model), loading=model in self._loading_events,
             per_device=self.footprint(instance.spec).per_device,
         )  # fmt: skip
 
@@ -233,6 +246,7 @@ class ProcessManager(Swaps):
     def set_catalog(self, catalog: Catalog) -> None:
         """What may be asked for from now on; what becomes of running engines is `control.reload`'s business."""
         self.catalog = catalog
+        self._expectations.keep(catalog)
         for model in self._instances:
             if model not in catalog:
                 self._waiting.fail(model, UnknownModel(f"The model `{model}` does not exist any more."))

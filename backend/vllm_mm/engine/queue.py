@@ -15,10 +15,12 @@ from vllm_mm.clock import Clock, Timer
 from vllm_mm.domain.errors import MMError, NoRoom, QueueFull, ShuttingDown, StillLoading
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.reasons import Reason, split
-from vllm_mm.domain.scheduling import Decision, Grant, Hold, Load, Refuse, Ticket, View, decide
+from vllm_mm.domain.scheduling import Decision, Grant, Hold, Load, Refuse, Ticket, Turns, View, decide
+from vllm_mm.domain.scheduling.fairness import deal
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.loading import retry_after
 from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.survey import Waiting
 from vllm_mm.engine.views import QueueEntry
 
 log = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ BEAT = 5.0
 class Granter(Protocol):
     """What the queue asks of the ProcessManager."""
 
-    def view(self, lanes: Sequence[tuple[str, tuple[Ticket, ...]]]) -> View: ...
+    def view(self, lanes: Sequence[Waiting]) -> View: ...
 
     def grant(self, ticket: Ticket) -> Lease | None:
         """A lease now, or None."""
@@ -68,13 +70,29 @@ class _Waiter:
 @dataclass(slots=True)
 class _Lane:
     waiters: list[_Waiter] = field(default_factory=list[_Waiter])
+    turns: Turns = field(default_factory=Turns)
+    """Whose turn it is among the keys."""
     why: str = ""
     """`code: sentence`, of the latest decision."""
     waited_for: Reason | None = None
     """Why those in it had to wait at all: what decided the load that they share, else what held them."""
 
+    _positions: dict[str, int] | None = None
+
     def add(self, waiter: _Waiter) -> None:
         insort(self.waiters, waiter, key=lambda w: (-w.ticket.priority, w.ticket.arrived))
+        self._positions = None
+
+    def remove(self, waiter: _Waiter) -> None:
+        self.waiters.remove(waiter)
+        self._positions = None
+
+    def positions(self) -> dict[str, int]:
+        """By ticket, from 1, as slots would be dealt between the keys; reckoned once after each change."""
+        if self._positions is None:
+            dealt, _ = deal([w.ticket for w in self.waiters], self.turns, len(self.waiters))
+            self._positions = {ticket.id: position for position, ticket in enumerate(dealt, 1)}
+        return self._positions
 
 
 class InferenceQueue:
@@ -167,7 +185,7 @@ class InferenceQueue:
         lane = self._lanes.get(waiter.ticket.model)
         if lane is None or waiter not in lane.waiters:
             return
-        lane.waiters.remove(waiter)
+        lane.remove(waiter)
         self._size -= 1
         if not lane.waiters:
             del self._lanes[waiter.ticket.model]
@@ -210,10 +228,9 @@ class InferenceQueue:
         return self._size
 
     def position(self, ticket: str, model: str) -> int:
-        """From 1; 0 when it does not wait (any more)."""
+        """From 1, in the order of service as it is now; 0 when it does not wait (any more)."""
         lane = self._lanes.get(model)
-        waiters = lane.waiters if lane is not None else []
-        return next((i for i, w in enumerate(waiters, 1) if w.ticket.id == ticket), 0)
+        return lane.positions().get(ticket, 0) if lane is not None else 0
 
     def why(self, model: str) -> str:
         lane = self._lanes.get(model)
@@ -239,13 +256,14 @@ class InferenceQueue:
         now = self._clock.now()
         return [
             QueueEntry(
-                ticket=w.ticket.id, model=model, key=w.ticket.key, waited_s=now - w.ticket.arrived, position=position,
+                ticket=w.ticket.id, model=model, key=w.ticket.key, waited_s=now - w.ticket.arrived,
+                position=lane.positions()[w.ticket.id],
                 deadline_in_s=w.ticket.deadline - now, eta_s=span.likely if span is not None else None,
                 at_latest_s=span.at_latest if span is not None else None, reason=reason, why=sentence,
             )
             for model, lane in self._lanes.items()
             for span, (reason, sentence) in [(self._manager.expected(model), split(lane.why))]
-            for position, w in enumerate(lane.waiters, 1)
+            for w in sorted(lane.waiters, key=lambda w: lane.positions()[w.ticket.id])
         ]  # fmt: skip
 
     # The working side.
@@ -267,7 +285,9 @@ class InferenceQueue:
                 log.exception("a scheduling round failed")
 
     async def _round(self) -> None:
-        lanes = [(model, tuple(w.ticket for w in lane.waiters)) for model, lane in self._lanes.items()]
+        lanes = [
+            Waiting(model, tuple(w.ticket for w in lane.waiters), lane.turns) for model, lane in self._lanes.items()
+        ]
         now = self._clock.now()
         decisions = decide(self._manager.view(lanes), self._policy.rules, now)
         holds = [d.until - now for d in decisions if isinstance(d, Hold) and d.until is not None]
@@ -303,19 +323,22 @@ class InferenceQueue:
         return True
 
     def _grant(self, decision: Grant) -> None:
+        """In the order of the decision: what it dealt between the keys is kept if all of it can be given."""
         lane = self._lanes.get(decision.model)
         if lane is None:
             return
-        granted = {t.id for t in decision.tickets}
-        for waiter in tuple(lane.waiters):
-            if waiter.ticket.id not in granted or waiter.lease.done():
+        waiting = {w.ticket.id: w for w in lane.waiters}
+        for ticket in decision.tickets:
+            waiter = waiting.get(ticket.id)
+            if waiter is None or waiter.lease.done():
                 continue
-            lease = self._manager.grant(waiter.ticket)
+            lease = self._manager.grant(ticket)
             if lease is None:
                 return
             lease.reason = lane.waited_for.value if lane.waited_for is not None else None
             waiter.lease.set_result(lease)
             self._remove(waiter)
+        lane.turns = decision.turns
 
     def _explain(self, model: str, reason: str, *, held: bool) -> None:
         lane = self._lanes.get(model)

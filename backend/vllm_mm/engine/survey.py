@@ -1,19 +1,29 @@
 """What a scheduling decision sees of the engines: each lane and each resident as plain data, taken at one moment."""
 
+from dataclasses import dataclass, field
+
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Resident
-from vllm_mm.domain.scheduling import Lane, Ticket
+from vllm_mm.domain.scheduling import Lane, Ticket, Turns
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.wishes import Wish
 
 
-def lane(
-    instance: ModelInstance, tickets: tuple[Ticket, ...], wish: Wish | None, *, loading: bool, per_device: int
-) -> Lane:
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Those who wait for one model, as the queue tells them."""
+
+    model: str
+    tickets: tuple[Ticket, ...] = ()
+    turns: Turns = field(default_factory=Turns)
+    """How far their keys are."""
+
+
+def lane(instance: ModelInstance, waiting: Waiting, wish: Wish | None, *, loading: bool, per_device: int) -> Lane:
     """Those who wait for a model. `loading`: a load of it is decided, so it counts as starting; `per_device` in bytes."""
     state = State.STARTING if loading else instance.state
     return Lane(
-        model=instance.spec.id, state=state, tickets=tickets,
+        model=instance.spec.id, state=state, tickets=waiting.tickets, turns=waiting.turns,
         wanted_since=wish.since if wish is not None and state is not State.READY else None,
         urgent=wish is not None and wish.urgent,
         served_until=instance.gate.closed_at,

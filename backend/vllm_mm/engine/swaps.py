@@ -22,6 +22,7 @@ from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.scheduling import Load, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import launching
+from vllm_mm.engine.expectations import Expectations
 from vllm_mm.engine.footprints import Footprints
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.leasing import WaitingRoom
@@ -52,6 +53,7 @@ class Swaps(Lets):
         self._swap_inflight = asyncio.Lock()
         self._loading_events: dict[str, Loading] = {}
         self._queue: WaitingRoom | None = None
+        self._expectations = Expectations(self.estimator, self.eviction_goal)
         self._seen: View | None = None
         """What the latest decision was made on."""
 
