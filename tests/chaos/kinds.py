@@ -46,7 +46,7 @@ def simulated(rounds: int) -> Kind:
     config: dict[str, Any] = {
         "devices": [{"id": "sim0", "memory": "24GiB", "simulated": True}, {"id": "sim1", "memory": "24GiB", "simulated": True}],
         "queue": {"max_size": 60},
-        "swap": {"max_wait": "1s", "min_dwell": "200ms", "quantum": "500ms", "drain_timeout": "400ms", "on_drain_timeout": "preempt"},
+        "swap": {"max_wait": "1s", "min_dwell": "200ms", "quantum": "500ms", "drain_timeout": "1s", "on_drain_timeout": "preempt"},
         "host_memory": {"sleep_budget": "60GiB"},
         "server": {"shutdown_grace": "2s"},
         "timeouts": {"stop": "5s", "stop_grace": "2s"},

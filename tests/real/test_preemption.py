@@ -199,7 +199,7 @@ async def test_streams_that_are_frozen_again_and_again(server: Serving, full: bo
     say.note(f"falling asleep took {sorted(sleeps)[len(sleeps) // 2]:.3f} s in the median, {max(sleeps):.3f} s at most")
     assert kinds["instance.starting"] == 2, "an engine was started again"
     assert kinds["lease.revoked"] == 0
-    assert len(thawed) >= 2 * rounds  # a freeze of which all streams ended in the moment of their wake has none
+    assert 0 < len(thawed) <= len(frozen)  # streams that end before their wake is known to be good have no thaw
     asked = sum(len(w.answers) + len(PROMPTS) for w in works)
     rows = await server.rows_when(
         "select outcome, count(*), max(frozen_s) from requests where route = '/v1/completions' group by outcome",
