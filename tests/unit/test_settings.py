@@ -315,6 +315,19 @@ models:
     ]
 
 
+def test_times_of_the_week_are_checked(home: Path) -> None:
+    """With how they are written, and the time zone with an example."""
+    found = errors(home, "timezone: Mars/Olympus\nmodels: {a: {schedule: [mon 9-17, 'mon-fri 09:00-18:00']}}\n")
+    assert found == [
+        "vllm-mm.yaml:1: timezone: 'Mars/Olympus' is no time zone that is known here; write it like Europe/Berlin",
+        (
+            "vllm-mm.yaml:2: models.a.schedule[0]: 'mon 9-17' is no time of the week; write it like `mon-fri 09:00-18:00`, "
+            "`sat,sun 10:00-14:00` or `22:00-06:00`"
+        ),
+    ]
+    assert read(home, "timezone: Europe/Berlin\nmodels: {a: {schedule: ['22:00-06:00']}}\n").timezone == "Europe/Berlin"
+
+
 def test_the_profile_of_a_simulated_engine_is_checked(home: Path) -> None:
     """Its keys and values are refused here already, with their lines, and not only by the engine when it starts."""
     text = """\

@@ -86,7 +86,7 @@ def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOu
         sim=dict(spec.sim), task=spec.task, aliases=list(spec.aliases),
         devices=DeviceWishOut(count=spec.devices.count, ids=list(spec.devices.ids)), memory=spec.memory,
         kv_cache=spec.kv_cache,
-        pinned=manager.pinned(spec), preload=spec.preload, priority=spec.priority, concurrency=spec.concurrency,
+        pinned=manager.pinned(spec), preload=spec.preload, schedule=list(spec.schedule), priority=spec.priority, concurrency=spec.concurrency,
         idle=IdleOut(**asdict(spec.idle)), start=StartLimitsOut(**asdict(spec.start)), retry=RetryOut(**asdict(spec.retry)),
         sleep=SleepOut(**asdict(spec.sleep), why_not=manager.why_no_sleep(spec)),
         request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides), lora=dict(spec.lora),

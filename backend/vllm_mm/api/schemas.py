@@ -145,6 +145,8 @@ class ModelOut(Out):
     pinned: bool
     """As it is now: declared, or set by `pin` and `unpin`."""
     preload: bool
+    schedule: list[str]
+    """Times of the week in which it is kept ready."""
     priority: int
     concurrency: int
     idle: IdleOut

@@ -43,6 +43,7 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         kv_cache=model.kv_cache,
         pinned=model.pinned,
         preload=model.preload,
+        schedule=model.schedule,
         priority=model.priority,
         concurrency=model.concurrency or defaults.concurrency,
         idle=IdlePolicy(**_merged(defaults.idle, model.idle)),

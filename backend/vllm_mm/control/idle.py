@@ -1,12 +1,13 @@
 """Instances that nobody uses sleep, then stop, after the times of their spec."""
 
 import logging
+from collections.abc import Callable
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.reasons import Reason
-from vllm_mm.domain.specs import IdlePolicy
+from vllm_mm.domain.specs import IdlePolicy, ModelSpec
 from vllm_mm.engine.manager import ProcessManager
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,11 @@ def idle_act(policy: IdlePolicy, state: State, idle: float, *, can_sleep: bool) 
 class IdleWatch:
     """Applies `idle_act`. The idle clock starts when the last lease ends, and only in READY (hard cases)."""
 
-    def __init__(self, manager: ProcessManager, clock: Clock) -> None:
+    def __init__(
+        self, manager: ProcessManager, clock: Clock, wanted: Callable[[ModelSpec], bool] = lambda _: False
+    ) -> None:
+        """`wanted`: models that are to be ready although nobody uses them."""
+        self._wanted = wanted
         self._manager = manager
         self._clock = clock
 
@@ -43,7 +48,7 @@ class IdleWatch:
         """One round."""
         for instance in self._manager.instances():
             spec = instance.spec
-            if instance.gate.count or self._manager.pinned(spec):
+            if instance.gate.count or self._manager.pinned(spec) or self._wanted(spec):
                 continue
             idle = self._clock.now() - instance.gate.last_used
             act = idle_act(spec.idle, instance.state, idle, can_sleep=self._manager.can_sleep(spec))

@@ -42,6 +42,7 @@ class Reason(StrEnum):
     # Why a model is wanted.
     REQUEST = "request", "A request for it waits."
     PRELOAD = "preload", "It is declared to be loaded when the server starts."
+    SCHEDULE = "schedule", "It is one of the times of the week in which it is to be ready (`schedule`)."
     PINNED = "pinned", "It is pinned: it is loaded whenever it is not there."
     # Why a model goes, or a load is given up.
     EVICTED = "evicted", "It makes room for another model, which is named."

@@ -135,6 +135,8 @@ class ModelSpec:
     """Bytes of KV cache that it is given on each device; None means what its requests need, or all that is left."""
     pinned: bool = False
     preload: bool = False
+    schedule: tuple[str, ...] = ()
+    """Times of the week in which it is kept ready (`domain.schedules`)."""
     priority: int = 0
     concurrency: int = 256
     idle: IdlePolicy = field(default_factory=IdlePolicy)

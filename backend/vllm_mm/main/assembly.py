@@ -21,6 +21,7 @@ from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.readahead import ReadAhead
 from vllm_mm.control.readings import Readings
+from vllm_mm.control.schedules import Schedules
 from vllm_mm.control.warmup import Warmup
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.usage import RequestRecord
@@ -148,6 +149,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             rows.add(row)
 
         background = Background()
+        schedules = Schedules(manager, clock, settings.timezone)
         ahead = ReadAhead(manager, settings.warm.read_ahead, places.environment, clock)
         gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings), abilities)
         services = Services(
@@ -158,7 +160,8 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())
-        background.start("idle times", IdleWatch(manager, clock).run())
+        background.start("schedules", schedules.run())
+        background.start("idle times", IdleWatch(manager, clock, schedules.is_open).run())
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, settings.retention, clock).run())
         background.start("metrics of events", metrics.follow(journal))

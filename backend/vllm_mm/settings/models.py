@@ -1,12 +1,18 @@
 """The sections about models: their defaults, and what one of them says itself."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from vllm_mm.settings.fields import ArgValue, AutoSize, EngineName, LauncherName, ModelId, Section, Text
 from vllm_mm.settings.units import Duration
 from vllm_mm.vocabulary.profile import KEYS
+from vllm_mm.vocabulary.week import parse
+
+
+def _time_of_the_week(value: str) -> str:
+    parse(value)
+    return value
 
 
 class IdleConfig(Section):
@@ -113,6 +119,9 @@ class ModelConfig(Section):
     """Never swapped out for another model, never put to sleep or stopped for being idle."""
     preload: bool = False
     """Loaded when the server starts."""
+    schedule: tuple[Annotated[str, AfterValidator(_time_of_the_week)], ...] = ()
+    """Times of the week in which it is loaded and not put to sleep or stopped for being idle, such as `mon-fri 09:00-18:00`,
+    `sat,sun 10:00-14:00` or `22:00-06:00`; in the time zone `timezone`."""
     priority: int = Field(default=0, ge=-1000, le=1000)
     """Higher is served first and swapped out last."""
     concurrency: int | None = Field(default=None, ge=1)

@@ -5,8 +5,9 @@ Field docstrings are the descriptions in the published JSON Schema; docs/configu
 
 from collections.abc import Mapping
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from vllm_mm.settings.fields import ModelId, Section
@@ -28,6 +29,14 @@ from vllm_mm.settings.units import Size
 
 _LAYERS = "layers"
 """How `Settings.from_layers` hands the sources to `settings_customise_sources`; no setting has this name."""
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError) as error:  # unknown; no name at all; a directory of the database
+        raise ValueError(f"{value!r} is no time zone that is known here; write it like Europe/Berlin") from error
+    return value
 
 
 def _empty(value: object) -> object:
@@ -57,6 +66,8 @@ class Settings(Section, BaseSettings):
     queue: QueueConfig = QueueConfig()
     swap: SwapConfig = SwapConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
+    timezone: Annotated[str, AfterValidator(_zone)] | None = None
+    """Time zone of `models.*.schedule`, such as `Europe/Berlin`; null is that of the machine."""
     engines_outlive_controller: bool = True
     """After a crash of the controller the engines go on, and the next one adopts them; false ends them with it."""
     warm: WarmConfig = WarmConfig()

@@ -1115,6 +1115,11 @@ export interface components {
             pinned: boolean;
             /** Preload */
             preload: boolean;
+            /**
+             * Schedule
+             * @description Times of the week in which it is kept ready.
+             */
+            schedule: string[];
             /** Priority */
             priority: number;
             /** Concurrency */
@@ -1340,7 +1345,7 @@ export interface components {
          * @description Each code with what it means, in one sentence.
          * @enum {string}
          */
-        Reason: "ready" | "wake" | "thaw" | "fits" | "idle" | "pays" | "max_wait" | "operator" | "slots" | "fairness" | "loading" | "stopping" | "dwell" | "cost" | "busy" | "room" | "order" | "frozen" | "device" | "never" | "failed" | "request" | "preload" | "pinned" | "evicted" | "unused" | "lent" | "stranger" | "reload" | "unwanted" | "given_up" | "shutdown" | "crash" | "unhealthy" | "sleepless" | "stalled" | "deadline" | "probe" | "engine" | "adopted" | "boot" | "backoff" | "queue_full" | "cut";
+        Reason: "ready" | "wake" | "thaw" | "fits" | "idle" | "pays" | "max_wait" | "operator" | "slots" | "fairness" | "loading" | "stopping" | "dwell" | "cost" | "busy" | "room" | "order" | "frozen" | "device" | "never" | "failed" | "request" | "preload" | "schedule" | "pinned" | "evicted" | "unused" | "lent" | "stranger" | "reload" | "unwanted" | "given_up" | "shutdown" | "crash" | "unhealthy" | "sleepless" | "stalled" | "deadline" | "probe" | "engine" | "adopted" | "boot" | "backoff" | "queue_full" | "cut";
         /**
          * RequestOut
          * @description A row of the request ledger.
@@ -2112,6 +2117,13 @@ export interface operations {
                      * @default false
                      */
                     preload?: boolean;
+                    /**
+                     * Schedule
+                     * @description Times of the week in which it is loaded and not put to sleep or stopped for being idle, such as `mon-fri 09:00-18:00`,
+                     *     `sat,sun 10:00-14:00` or `22:00-06:00`; in the time zone `timezone`.
+                     * @default []
+                     */
+                    schedule?: string[];
                     /**
                      * Priority
                      * @description Higher is served first and swapped out last.
@@ -3360,6 +3372,13 @@ export interface operations {
                      */
                     preload?: boolean;
                     /**
+                     * Schedule
+                     * @description Times of the week in which it is loaded and not put to sleep or stopped for being idle, such as `mon-fri 09:00-18:00`,
+                     *     `sat,sun 10:00-14:00` or `22:00-06:00`; in the time zone `timezone`.
+                     * @default []
+                     */
+                    schedule?: string[];
+                    /**
                      * Priority
                      * @description Higher is served first and swapped out last.
                      * @default 0
@@ -3757,6 +3776,13 @@ export interface operations {
                      * @default false
                      */
                     preload?: boolean;
+                    /**
+                     * Schedule
+                     * @description Times of the week in which it is loaded and not put to sleep or stopped for being idle, such as `mon-fri 09:00-18:00`,
+                     *     `sat,sun 10:00-14:00` or `22:00-06:00`; in the time zone `timezone`.
+                     * @default []
+                     */
+                    schedule?: string[];
                     /**
                      * Priority
                      * @description Higher is served first and swapped out last.

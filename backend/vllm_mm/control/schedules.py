@@ -1,0 +1,65 @@
+"""Models that are to be ready at certain times of the week."""
+
+import logging
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from vllm_mm.clock import Clock
+from vllm_mm.domain import schedules
+from vllm_mm.domain.errors import MMError
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.manager import ProcessManager
+
+log = logging.getLogger(__name__)
+
+EVERY = 2.0
+"""Seconds between two looks."""
+
+
+class Schedules:
+    """Within its times a model is wanted ready, by room that others can spare or at the latest after `swap.max_wait`, and is
+    not idle. An operator may stop it all the same: then it stays so until its next time begins."""
+
+    def __init__(self, manager: ProcessManager, clock: Clock, zone: str | None) -> None:
+        """`zone`: of the times; None is that of the machine."""
+        self._manager = manager
+        self._clock = clock
+        self._zone = ZoneInfo(zone) if zone is not None else None
+        self._open: set[str] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep(EVERY)
+
+    def is_open(self, spec: ModelSpec) -> bool:
+        """Whether `spec` is to be ready now."""
+        windows = [schedules.parse(text) for text in spec.schedule]
+        return bool(windows) and schedules.is_open(windows, self._now(), self._zone)
+
+    def changes_at(self, spec: ModelSpec) -> float | None:
+        """When that changes, in Unix time; None when it never does."""
+        windows = [schedules.parse(text) for text in spec.schedule]
+        moment = schedules.next_change(windows, self._now(), self._zone)
+        return None if moment is None else moment.timestamp()
+
+    async def look(self) -> None:
+        """One round."""
+        before, self._open = self._open, {spec.id for spec in self._manager.catalog if self.is_open(spec)}
+        for spec in self._manager.catalog:
+            begins = spec.id not in before
+            if spec.id in self._open and (begins or not self._manager.dismissed(spec.id)):
+                await self._want(spec.id)
+
+    async def _want(self, model: str) -> None:
+        try:
+            if self._manager.require(model).state in {State.STOPPED, State.SLEEPING}:
+                await self._manager.start(model, Reason.SCHEDULE.value, urgent=False)
+        except MMError as error:  # removed in this moment, or the server is ending
+            log.info("%s is not made ready for its time: %s", model, error)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall(), UTC)
