@@ -61,8 +61,9 @@ class QueueConfig(Section):
 class SwapConfig(Section):
     max_wait: Duration = 20.0
     """When the oldest waiter of a model that is not loaded is this old, room is made for it even from busy models."""
-    min_dwell: Duration = 5.0
-    """A model that became ready is not swapped out earlier than this."""
+    min_dwell: Duration = 0.0
+    """A model that became ready is not swapped out earlier than this, not even when it is idle. The scheduler knows what a swap
+    costs, and needs none; `quantum` is what a busy model has."""
     quantum: Duration = 10.0
     """A model that became ready may serve this long although somebody has waited `max_wait` for another one."""
     placement: Literal["pack", "spread"] = "pack"
