@@ -389,6 +389,42 @@ MUTANTS: tuple[Mutant, ...] = (
         " and not (more and known.kind in _TOO_LITTLE)", "",
         ("tests/unit/control/test_readings.py::test_a_start_that_had_too_little_memory_is_given_more_at_the_next",),
     ),
+    Mutant(
+        "newcomers-before-the-overdue", "whoever has more waiting goes before an overdue model, whenever it came",
+        "backend/vllm_mm/domain/scheduling/order.py",
+        "        behind = first <= min(now, since)\n", "        behind = first <= min(now, since - 1e9)\n",
+        ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
+        "busy-never-go", "nobody overdue takes room from a busy model",
+        "backend/vllm_mm/domain/scheduling/worth.py",
+        "    return max(dwelt, resident.ready_since + rules.stay) if overdue else inf\n", "    return inf\n",
+        ("tests/stateful/test_scheduling_adversary.py",),
+    ),
+    Mutant(
+        "overdue-keeps-no-room", "others take the room that an overdue model is about to have",
+        "backend/vllm_mm/domain/scheduling/board.py",
+        "            self._closed |= dict.fromkeys(there.device_bytes, (lane.model, at))\n", "            pass\n",
+        ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
+        "keys-without-turns", "the slots of a model go by arrival, whosever requests they are",
+        "backend/vllm_mm/domain/scheduling/fairness.py",
+        "            ahead[key] = clock + 1 / max(ticket.weight, LIGHTEST)\n", "            ahead[key] = clock\n",
+        ("tests/unit/domain/scheduling/test_fairness.py",),
+    ),
+    Mutant(
+        "turns-forgotten", "the queue forgets whose turn it is between two grants",
+        "backend/vllm_mm/engine/queue.py",
+        "        lane.turns = decision.turns\n", "        pass\n",
+        ("tests/unit/manager/test_expectations.py",),
+    ),
+    Mutant(
+        "nothing-learned", "requests that come teach nothing",
+        "backend/vllm_mm/engine/manager.py",
+        "        self._expectations.arrived(ticket.model, ticket.arrived)\n", "",
+        ("tests/unit/manager/test_expectations.py",),
+    ),
 )  # fmt: skip
 
 
