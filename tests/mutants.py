@@ -425,6 +425,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self._expectations.arrived(ticket.model, ticket.arrived)\n", "",
         ("tests/unit/manager/test_expectations.py",),
     ),
+    Mutant(
+        "lying-sleep-believed", "an engine that says that it sleeps is believed without a look at its memory",
+        "backend/vllm_mm/engine/sleeping.py",
+        "        if gave_back(before, kept):\n",
+        "        if gave_back(before, {}):\n",
+        ("tests/unit/manager/test_tiers.py::test_a_sleep_that_gives_nothing_back_is_a_stop",),
+    ),
+    Mutant(
+        "lying-wake-believed", "what an engine answers after its wake is not compared with what it answered before",
+        "backend/vllm_mm/engine/watch.py",
+        "        if before is not None and answer != before:\n            raise Untrue(",
+        "        if not self.control:\n            raise Untrue(",
+        ("tests/unit/manager/test_tiers.py::test_a_wake_that_fails_becomes_a_start_in_the_same_load",),
+    ),
+    Mutant(
+        "failed-wake-answered", "a wake that fails answers those who wait instead of becoming a start",
+        "backend/vllm_mm/domain/lifecycle.py",
+        "    if i.state in LOADING and then is not Then.COLD:\n",
+        "    if i.state in LOADING:\n",
+        ("tests/unit/manager/test_tiers.py::test_a_wake_that_fails_becomes_a_start_in_the_same_load",),
+    ),
 )  # fmt: skip
 
 
