@@ -44,6 +44,7 @@ class PlainLease:
         self.granted_at = time.monotonic()
         self.on_freeze: Callable[[bool], None] | None = None
         self.stood_still = 0.0
+        self.reason: str | None = None
         self._channel = channel
         self.exchange_running: Exchange | None = None
 
