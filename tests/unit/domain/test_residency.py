@@ -167,6 +167,40 @@ def test_a_sleeper_shrinks_and_grows_again() -> None:
         book.leave("a").grow("a", {"d0": 90})
 
 
+def test_who_leaves_for_a_sleep_keeps_what_stays() -> None:
+    """The rest can be promised from the decision on; what stays cannot, before the sleep or after it."""
+    book = ledger(10, a={"d0": 8}).leave("a", {"d0": 3})
+    assert book.free_after_leaving("d0") == 7
+    with pytest.raises(ValueError, match="can be had"):
+        book.reserve("b", {"d0": 8})
+    book = book.reserve("b", {"d0": 7})
+    assert not book.fits_now("b")
+    slept = book.asleep("a", {"d0": 3})
+    assert slept.fits_now("b")
+    assert slept.reservations["a"] == Reservation("a", {"d0": 3}, held={"d0": 3})
+    assert slept.free_after_leaving("d0") == 0
+
+
+def test_a_leaver_cannot_keep_more_than_it_has_or_what_was_promised() -> None:
+    book = ledger(10, a={"d0": 8})
+    with pytest.raises(ValueError, match="it has less"):
+        book.leave("a", {"d0": 9})
+    assert book.leave("a", {"d0": 0}).reservations["a"].stays == {}
+    promised = book.leave("a").reserve("b", {"d0": 9})
+    with pytest.raises(ValueError, match="promised to others"):
+        promised.leave("a", {"d0": 2})
+    assert promised.leave("a", {"d0": 1}).free_after_leaving("d0") == 0
+    assert book.leave("a", {"d0": 3}).leave("a", {"d0": 3}).reservations["a"].stays == {"d0": 3}
+
+
+def test_what_a_sleeper_holds_is_a_fact() -> None:
+    """More than was to stay may have stayed."""
+    book = ledger(10, a={"d0": 8}).leave("a", {"d0": 1}).asleep("a", {"d0": 4})
+    assert (book.in_use("d0"), book.free("d0")) == (4, 6)
+    with pytest.raises(ValueError, match="no reservation"):
+        book.asleep("b", {"d0": 1})
+
+
 def test_a_leaver_counts_whole_and_does_not_begin() -> None:
     """A load that was called off before it began still counts until it is released: safe rather than clever."""
     book = ledger(100).reserve("a", {"d0": 60}).leave("a")
