@@ -21,6 +21,8 @@ from vllm_mm.virtual.records import Outcome
 from vllm_mm.virtual.results import bound
 from vllm_mm.virtual.trace import Request
 
+FROZEN = {State.SUSPENDING, State.SLEEPING, State.WAKING}
+"""States in which requests stand still in an engine."""
 Scene = tuple[list[VirtualModel], list[Device], list[Request], Terms]
 
 
@@ -34,7 +36,8 @@ class Watched(Fleet):
             assert self._ledger.free_after_leaving(device.id) >= 0, "promised twice"
         for body in self._bodies.values():
             assert len(body.running) <= body.model.concurrency
-            assert not body.running or body.state in {State.READY, State.DRAINING}
+            awake = body.frozen_since is None
+            assert not body.running or body.state in ({State.READY, State.DRAINING} if awake else FROZEN)
         asleep = sum(b.model.host_bytes for b in self._sleepers())
         assert asleep <= self._terms.sleep_budget, "more asleep than the host has room for"
         assert self._waiting == sum(len(b.tickets) for b in self._bodies.values())

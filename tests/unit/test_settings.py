@@ -94,8 +94,11 @@ def test_the_example_of_the_contract_is_accepted(home: Path) -> None:
 
 
 def test_its_values_are_the_defaults(home: Path) -> None:
-    """What the contract shows is what one gets without a file (the sleep budget there is an example)."""
+    """What the contract shows is what one gets without a file (the sleep budget there is an example, and so is `min_dwell`
+    since docs/adr/016-scheduling.md)."""
     shown, plain = read(home, CONTRACT), read(home)
+    assert (shown.swap.min_dwell, plain.swap.min_dwell) == (5.0, 0.0)
+    shown = read(home, CONTRACT.replace("min_dwell: 5s, ", ""))
     for section in ("server", "auth", "database", "devices", "queue", "swap", "engines_outlive_controller", "defaults"):
         assert getattr(shown, section) == getattr(plain, section), section
 

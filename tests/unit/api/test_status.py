@@ -2,10 +2,12 @@
 
 import asyncio
 from dataclasses import fields, replace
+from pathlib import Path
 
 import httpx
 
-from admin_rig import READ, ROW, Admin
+from admin_rig import READ, ROW, Admin, admin
+from fakes_engine import model
 from vllm_mm.api.rows import RequestOut
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.specs import GIB
@@ -124,10 +126,12 @@ async def test_plan_says_what_is_in_the_way(api: Admin) -> None:
     assert "pinned" in refused["reason"]
 
 
-async def test_plan_that_waits_for_time_alone_names_its_victims(api: Admin) -> None:
-    """A model that was just loaded dwells: the plan says until when, and who goes then."""
-    await api.world.ready("a")
-    plan = (await api.client.get("/api/plan?model=gpt")).json()
+async def test_plan_that_waits_for_time_alone_names_its_victims(tmp_path: Path) -> None:
+    """A model that was just loaded dwells where a dwell is asked for: the plan says until when, and who goes then."""
+    dwelling = {"swap.min_dwell": "5s"}
+    async with admin(tmp_path, model("a", 20), model("Qwen/Qwen2.5-7B", 20, aliases=("gpt",)), **dwelling) as api:
+        await api.world.ready("a")
+        plan = (await api.client.get("/api/plan?model=gpt")).json()
     assert (plan["act"], plan["again_in_s"]) == ("wait", 4.0)
     assert plan["eta_s"] == 4.0 + plan["room_s"] + plan["load_s"]
     assert plan["code"] == "dwell"
