@@ -61,7 +61,7 @@ async def running(
     settings = {
         "timeouts": {"stop_grace": "400ms", "health": "100ms"},
         "swap": {"min_dwell": "0s"},
-        "host_memory": {"sleep_budget": 0},
+        "host_memory": {"sleep_budget": "1TiB" if own_devices else 0},  # nobody makes room for another then
         "devices": devices,
         "models": dict(models),
         **config,

@@ -46,7 +46,7 @@ def simulated(rounds: int) -> Kind:
     config: dict[str, Any] = {
         "devices": [{"id": "sim0", "memory": "24GiB", "simulated": True}, {"id": "sim1", "memory": "24GiB", "simulated": True}],
         "queue": {"max_size": 60},
-        "swap": {"max_wait": "1s", "min_dwell": "200ms", "quantum": "500ms", "drain_timeout": "1s", "on_drain_timeout": "preempt"},
+        "swap": {"max_wait": "1s", "min_dwell": "200ms", "quantum": "500ms", "drain_timeout": "500ms", "on_drain_timeout": "preempt"},
         "host_memory": {"sleep_budget": "60GiB"},
         "server": {"shutdown_grace": "2s"},
         "timeouts": {"stop": "5s", "stop_grace": "2s"},
@@ -59,7 +59,7 @@ def simulated(rounds: int) -> Kind:
         "models": {
             "small": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "4GiB"}},
             "org/medium": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "12GiB"}, "aliases": ["medium"]},
-            "slow": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "14GiB", "tokens_per_second": 25}},
+            "slow": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "14GiB", "tokens_per_second": 8}},
             "large": {**LOCAL, "engine": "sim", "sim": {**FAST, "weights": "20GiB"}},
             "pair": {**LOCAL, "engine": "sim", "sim": {**FAST, "weights": "24GiB"}, "devices": {"count": 2}},
             "stubborn": {**WARM, "engine": "sim", "sim": {**FAST, "weights": "10GiB", "fault": "ignore_term,leave_session"}},
