@@ -16,15 +16,15 @@ from serving import Serving
 from vllm_mm.sim import ledger
 
 OFTEN = {"retry": {"backoff": "30s"}}
-STALL = {"start": {"stall": "700ms", "deadline": "20s", "probe": "300ms"}, **OFTEN}
+STALL = {"start": {"stall": "2s", "deadline": "20s", "probe": "300ms"}, **OFTEN}
 
 FAILURES: dict[str, tuple[dict[str, Any], str, str, float]] = {
     # name: model, state afterwards, words of the reason, seconds at most
     "dies in its load": (sim("die_at:weights", model=OFTEN), "backoff", "weights", 3.0),
     "exits with 0 in its load": (sim("exit_0", model=OFTEN), "backoff", "exit", 3.0),
-    "hangs in its load": (sim("hang_at:weights", model=STALL), "backoff", "no progress for 0.7 s in phase", 4.0),
-    "hangs before its first word": (sim("hang_at:version", model=STALL), "backoff", "no progress for 0.7 s", 4.0),
-    "is healthy but never answers": (sim("no_readiness", model=STALL), "backoff", "in phase probe", 5.0),
+    "hangs in its load": (sim("hang_at:weights", model=STALL), "backoff", "no progress for 2 s in phase", 6.0),
+    "hangs before its first word": (sim("hang_at:version", model=STALL), "backoff", "no progress for 2 s", 6.0),
+    "is healthy but never answers": (sim("no_readiness", model=STALL), "backoff", "in phase probe", 7.0),
     "never gets ready in time": (
         sim(startup="5s", model={"start": {"deadline": "800ms"}, **OFTEN}), "backoff", "not ready after 0.8 s", 4.0,
     ),
