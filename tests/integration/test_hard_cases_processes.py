@@ -126,7 +126,7 @@ async def test_useless_engines_are_replaced() -> None:
         "frozen": sim(model={**RETRY, "start": {"probe": "300ms"}}),
     }
     async with running(
-        models, own_devices=True, timeouts={"stop_grace": "300ms", "health": "100ms", "stuck": "500ms"}
+        models, own_devices=True, timeouts={"stop_grace": "300ms", "health": "100ms", "stuck": "1500ms"}
     ) as it:
         _, hangs, frozen = await it.ready(*models)
         # The server survives its core for a moment, and tells the error itself.

@@ -98,6 +98,7 @@ def split(reason: str) -> tuple[Reason | None, str]:
 
 _KINDS = {
     "swap.given_up": Reason.GIVEN_UP,
+    "instance.stopped": Reason.CRASH,  # every decision to stop has a code; what is left is the end of an engine in its own words
     "lease.revoked": Reason.CUT,
     "lease.thawed": Reason.THAW,
     "orphan.swept": Reason.CRASH,

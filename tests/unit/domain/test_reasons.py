@@ -60,3 +60,9 @@ def test_the_documentation_explains_every_code() -> None:
     page = (Path(__file__).parents[3] / "docs" / "scheduling.md").read_text()
     table = page.partition("| code | meaning |")[2].splitlines()[2:]
     assert [row for row in table if row] == [f"| `{reason.value}` | {reason.meaning} |" for reason in Reason]
+
+
+def test_an_engine_that_ended_in_its_own_words_has_crashed() -> None:
+    """When nobody wants it again before it is reaped, the event's cause is what was told of its death."""
+    assert of_event("instance.stopped", "the engine exited with code 1 unasked", "") is Reason.CRASH
+    assert of_event("instance.stopped", "operator: told to", "") is Reason.OPERATOR
