@@ -42,7 +42,7 @@ async def test_an_engine_that_takes_more_than_declared_is_believed() -> None:
         async def learned() -> bool:
             return (await footprint(it, "a"))["source"] == "learned"
 
-        await until(learned, "the footprint to be learned", 20)
+        await until(learned, "the footprint to be learned", 60)
         found = await footprint(it, "a")
         assert abs(found["per_device"] - 12 * GIB) < 2**24
         assert found["samples"] == 1
