@@ -165,7 +165,7 @@ async def test_events_of_the_past_and_as_they_come(run: Cli) -> None:
     await run("load", "demo")
     lines = [json.loads(line) for line in (await run("events", "--json")).output.splitlines()]
     assert [e["kind"] for e in lines] == ["swap.planned", "instance.starting", "instance.ready", "swap.done"]
-    text = (await run("events", "--tail", "1", "--model", "demo")).output
+    text = (await run("events", "--tail", "2", "--model", "demo")).output
     assert "instance.ready  demo  [probe]" in text
     assert (await run("events", "--after", str(lines[-1]["seq"]))).output == ""
     following = asyncio.ensure_future(run("events", "-f", "--tail", "1"))
