@@ -24,7 +24,7 @@ async def footprint(case: Case, model: str) -> dict[str, Any]:
 
 
 async def test_an_engine_that_takes_more_than_declared_is_believed() -> None:
-    """Its reservation grows while it runs, with an event."""
+    """Its reservation grows while it runs, with an event; the next start reserves what was seen, and says why."""
     greedy = {
         "engine": "sim",
         "memory": "8GiB",
@@ -38,8 +38,20 @@ async def test_an_engine_that_takes_more_than_declared_is_believed() -> None:
             return await reserved(it, "a") == 12 * GIB
 
         await until(grown, "the reservation to follow", 20)
+
+        async def learned() -> bool:
+            return (await footprint(it, "a"))["source"] == "learned"
+
+        await until(learned, "the footprint to be learned", 60)
+        found = await footprint(it, "a")
+        assert abs(found["per_device"] - 12 * GIB) < 2**24
+        assert found["samples"] == 1
+        assert "`memory` says 8.0 GiB" in found["notes"][0]
         await it.written()
         assert it.events("a").count("footprint.exceeded") == 1
+        await it.act("a", "stop", wait=20)
+        await it.ready("a")
+        assert abs(await reserved(it, "a") - 12 * GIB) < 2**24
 
 
 async def test_a_start_that_had_too_little_is_given_what_its_log_asked_for() -> None:
