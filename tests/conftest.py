@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import real_vllm
-from vllm_mm.engine import procfs
+from rig import zombies
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,13 +37,11 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(autouse=True, scope="module")
 def no_zombies() -> Iterator[None]:
     """A module leaves no dead child of this process. Whoever makes a launcher has orphans handed to this process; that ends
-    with the module too, so that those of other tests go where they always go. Dead processes of other sessions may be orphans
-    of engines that were handed to this process: they are reaped here (tests of launchers count theirs themselves)."""
+    with the module too, so that those of other tests go where they always go."""
     yield
     ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    dead = [s for s in procfs.table().values() if s.ppid == os.getpid() and s.dead]
-    for stat in dead:
+    left = zombies()
+    for process in left:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(stat.pid, os.WNOHANG)
-    left = [stat for stat in dead if stat.sid == os.getsid(0)]
+            os.waitpid(process.pid, os.WNOHANG)
     assert not left, f"zombies: {left}"

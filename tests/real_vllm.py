@@ -19,6 +19,7 @@ import httpx
 
 from contract.forked import Forked, Forkery
 from serving import MARK, REAL_STARTS, marked, reap
+from vllm_mm.engine import children
 from vllm_mm.engine.launchers.recipe import Warmth, warmth
 from vllm_mm.engine.ports import Address, LaunchPlan
 
@@ -177,6 +178,7 @@ class Direct:
             time.sleep(0.05)
         self.process.wait(5)
         reap(seen)
+        children.reap_orphans()
         shutil.rmtree(self.folder)
         assert not left, f"processes of vLLM are left: {left}"
 

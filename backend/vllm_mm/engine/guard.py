@@ -12,6 +12,7 @@ import sys
 from collections.abc import Generator
 
 from vllm_mm.clock import RealClock
+from vllm_mm.engine import children
 from vllm_mm.engine.launchers.local import LocalLauncher
 
 BYE = b"bye\n"
@@ -25,6 +26,7 @@ def guarded(owner: str) -> Generator[None]:
     guard = subprocess.Popen(
         [sys.executable, "-m", "vllm_mm.engine.guard", owner], stdin=subprocess.PIPE, start_new_session=True
     )
+    children.expect(guard.pid)
     try:
         yield
     finally:
@@ -33,6 +35,7 @@ def guarded(owner: str) -> Generator[None]:
                 guard.stdin.write(BYE)
                 guard.stdin.close()
         guard.wait(DEADLINE)
+        children.done(guard.pid)
 
 
 def main(owner: str) -> int:

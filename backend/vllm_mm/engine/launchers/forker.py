@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vllm_mm.clock import Clock
-from vllm_mm.engine import procfs
+from vllm_mm.engine import children, procfs
 from vllm_mm.engine.launchers import zygote as script
 from vllm_mm.engine.launchers.recipe import Needs, Recipe, Warmth
 from vllm_mm.engine.launchers.stillness import answered
@@ -135,6 +135,7 @@ class Forker:
             process.kill()
             process.wait()
             raise
+        children.expect(process.pid, session=True)  # and of who is being forked in it
         self._process, self._channel = process, ours
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 
@@ -239,6 +240,7 @@ class Forker:
                 raise ZygoteError(str(answer.get("error", "it gave no engine and no reason")))
             pid = int(answer["pid"])
             self._released.append(pid)
+            children.expect(pid)  # before it leaves the session
             with contextlib.suppress(OSError):  # it was killed meanwhile; whoever has it now will see that
                 ours.send(script.GO)
             self.forks += 1
@@ -320,6 +322,7 @@ class Forker:
             os.close(self._pidfd)
             self._pidfd = -1
             process.poll()
+            children.done(process.pid)
 
     async def _sweep(self, session: int) -> None:
         """Kill and reap who is in the zygote's session and was not released from it."""
@@ -342,6 +345,7 @@ class Forker:
 def _wait_for(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.waitpid(pid, 0)
+    children.done(pid)
 
 
 async def _send(channel: socket.socket, message: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:

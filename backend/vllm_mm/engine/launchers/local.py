@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vllm_mm.clock import Clock
-from vllm_mm.engine import leftovers, procfs
+from vllm_mm.engine import children, leftovers, procfs
 from vllm_mm.engine.logtail import LogTail
 from vllm_mm.engine.ports import (
     LAUNCH_VARIABLE,
@@ -111,6 +111,7 @@ class LocalLauncher:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await asyncio.to_thread(os.waitpid, pid, 0)
+            children.done(pid)
             os.close(pidfd)
             raise
         return pid, pidfd, stat, tail
@@ -155,6 +156,7 @@ class LocalLauncher:
         if not report.survivors:
             if leader is not None:
                 reap(leader)
+                children.done(leader.pid)
             await asyncio.to_thread(leftovers.remove, record)
         return report
 
@@ -194,6 +196,7 @@ class LocalLauncher:
                     orphans.setdefault(stat.id, stat.name)
 
             survivors += await Hunt(launch).kill_all(self._clock, until, report)
+        children.reap_orphans()
         found = tuple(sorted((identity.pid, name) for identity, name in orphans.items()))
         return SweepReport(orphans=found, survivors=tuple(survivors))
 
