@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Generator
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -81,7 +82,19 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What goes wrong in callbacks of the loop is logged, but for one thing that is no fault: anyio, below httpx, waits for a
+    unix socket by a bare `Future.set_result`; on uvloop that is called once more when the wait is cancelled in the turn in
+    which the socket becomes readable."""
+    late = isinstance(context.get("exception"), asyncio.InvalidStateError)
+    if late and "Future.set_result" in repr(context.get("handle")):
+        log.debug("a cancelled wait for a socket was answered: %s", context.get("message"))
+    else:
+        loop.default_exception_handler(context)
+
+
 async def _serve(settings: Settings, options: ServeOptions) -> int:
+    asyncio.get_running_loop().set_exception_handler(report)
     # Bound before anything else: a port that is taken must not cost an earlier controller's engines.
     with _bind(settings.server.host, settings.server.port) as listener:
         async with assemble(settings) as server:
