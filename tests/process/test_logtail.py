@@ -225,3 +225,10 @@ async def test_closing_ends_everything_and_may_be_repeated(rig: Rig) -> None:
     rig.write("late\n")
     assert rig.tail.poll() == 0
     assert seen == []
+
+
+async def test_what_is_there_can_be_read_at_once(rig: Rig) -> None:
+    """Several chunks of it, without waiting for the next look."""
+    rig.write("".join(f"line {i:8d}\n" for i in range(20_000)))
+    rig.tail.catch_up()
+    assert rig.tail.lines(1) == ("line    19999",)

@@ -153,6 +153,12 @@ class LogTail:
             self._emit(line, replaces)
         return len(data)
 
+    def catch_up(self) -> None:
+        """Take in what is there by now; of a writer who goes on writing, no more than a backlog."""
+        for _ in range(LAG_BYTES // CHUNK_BYTES):
+            if self.poll() < CHUNK_BYTES:
+                return
+
     def drain(self) -> None:
         """The writer is gone: take the end of what is left, the unfinished last line too."""
         while self.poll(lag=HISTORY_BYTES):

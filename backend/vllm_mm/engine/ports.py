@@ -94,6 +94,10 @@ class EngineProcess(Protocol):
         """The last lines, oldest first."""
         ...
 
+    def read_log(self) -> None:
+        """Take in now what it has written, instead of some hundredths of a second later."""
+        ...
+
     def rss(self) -> int:
         """Bytes of memory that the whole tree uses now (proportional set size where it can be read)."""
         ...

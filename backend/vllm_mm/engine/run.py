@@ -163,6 +163,7 @@ class Run:
             )
         )  # fmt: skip
         self._answer = await checks.until_ready(self._probing)
+        process.read_log()  # a start may be over sooner than its log is looked at
         self._actor.tell(lc.BecameReady(self.generation))
 
     def _attach(self, process: EngineProcess) -> Checks:

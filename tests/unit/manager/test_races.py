@@ -311,3 +311,16 @@ async def test_a_timer_that_fires_early_loses_no_deadline(monkeypatch: pytest.Mo
         assert w.manager.require("a").state is State.BACKOFF
         await w.clock.advance(5.0)
         assert w.manager.require("a").state is State.STOPPED
+
+
+async def test_what_an_engine_wrote_just_before_it_was_ready_is_read() -> None:
+    """A forked engine may be ready before its log is looked at for the first time; footprints are learned from it."""
+    async with world(model("a")) as w:
+        w.healthy_at_once = False
+        waiting = ask(w, "a")
+        await w.clock.advance(1.0)
+        w.processes["a"].unread.append("Model loading took 2.5 GiB memory and 1.0 seconds")
+        w.processes["a"].healthy = True
+        await w.clock.advance(1.0)
+        assert waiting.result() == "a"
+        assert w.manager.require("a").facts["weights_gib"] == 2.5
