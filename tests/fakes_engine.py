@@ -55,6 +55,8 @@ class FakeProcess:
         self.memory = 0
         self.release_stop = asyncio.Event()
         self.lines: list[str] = []
+        self.unread: list[str] = []
+        """Lines that nobody has looked at yet."""
         self._followers: list[Callable[[str], None]] = []
         if not world.hold_stops:
             self.release_stop.set()
@@ -67,6 +69,10 @@ class FakeProcess:
         self.lines.append(line)
         for follower in tuple(self._followers):
             follower(line)
+
+    def read_log(self) -> None:
+        while self.unread:
+            self.log(self.unread.pop(0))
 
     def tail(self, lines: int) -> tuple[str, ...]:
         return tuple(self.lines[-lines:])
@@ -148,6 +154,9 @@ class FakeControl:
     def __init__(self, world: "World", address: Address) -> None:
         self.world = world
         self.process = world.by_address[str(address)]
+
+    def listens(self) -> bool:
+        return not self.process.gone.done()
 
     async def healthy(self) -> bool:
         return self.process.healthy and not self.process.gone.done()

@@ -42,6 +42,25 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "log-of-a-quick-start-unread", "an engine that is ready before its log was looked at has told nothing",
+        "backend/vllm_mm/engine/run.py",
+        "        process.read_log()  # a start may be over sooner than its log is looked at\n", "",
+        ("tests/unit/manager/test_races.py::test_what_an_engine_wrote_just_before_it_was_ready_is_read",),
+    ),
+    Mutant(
+        "orphans-unreaped-in-life", "who forked away from an engine and died stays a zombie while it runs",
+        "backend/vllm_mm/engine/process.py",
+        "            await self._parts.look(lambda known=known: known)\n            children.reap_orphans()\n",
+        "            await self._parts.look(lambda known=known: known)\n",
+        ("tests/process/test_local_launcher.py::test_who_forked_away_and_died_unseen_is_reaped_while_the_engine_runs",),
+    ),
+    Mutant(
+        "leaders-reaped-as-orphans", "the exit of an engine is collected by whoever looks for orphans",
+        "backend/vllm_mm/engine/children.py",
+        "stat.sid == own or pid in _awaited", "stat.sid == own",
+        ("tests/process/test_local_launcher.py::test_the_exit_of_a_leader_is_left_to_its_launch",),
+    ),
     manager(
         "lock-over-the-swap", "`_swap_inflight` is held until the engine is ready (the first story)",
         "engine/swaps.py",

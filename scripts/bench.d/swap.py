@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,8 @@ TICK = 0.001
 DEADLINE = 300.0
 DEVICE = {"id": "sim0", "memory": "6GiB", "simulated": True}
 REAL_DEVICE = {"id": "cpu", "memory": "6GiB"}
-"""Room for one model."""
+"""Room for one model, and for the small one that others use meanwhile."""
+OTHERS = "others"
 LIMIT_S, LIMIT_SHARE = 0.05, 0.02
 """What a swap may cost beyond the engines' own time: the larger of the two."""
 PROFILE: Mapping[str, Any] = {
@@ -217,10 +218,40 @@ async def products(
                 "devices": [DEVICE if specs[0].engine is EngineKind.SIM else REAL_DEVICE],
                 "host_memory": {"sleep_budget": "64GiB"},
                 "swap": {"min_dwell": "0s", "max_wait": "1s"},
-                "models": {spec.id: declared(spec, kind, launcher) for spec in specs},
+                "models": {
+                    **{spec.id: declared(spec, kind, launcher) for spec in specs},
+                    OTHERS: {
+                        "engine": "sim",
+                        "memory": "1GiB",
+                        "pinned": True,
+                        "sim": {"weights": "512MiB", "kv_cache": "512MiB"},
+                    },
+                },
             }
             found[kind] = await stack.enter_async_context(Product.running(Path(folder), config))
         yield found
+
+
+@contextlib.asynccontextmanager
+async def traffic(products: Iterable[Product], rate: float) -> AsyncIterator[None]:
+    """`rate` requests a second to a model that is ready, for each product: what a swap costs counts while others are served.
+    Without them a controller rests for seconds between two swaps, and some machines take the memory of who rests."""
+
+    async def ask(product: Product) -> None:
+        while True:
+            began = time.monotonic()
+            await product.token(OTHERS)
+            await asyncio.sleep(max(0.0, 1 / rate - (time.monotonic() - began)))
+
+    tasks = [asyncio.create_task(ask(product)) for product in products] if rate else []
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
 
 
 async def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
@@ -230,7 +261,11 @@ async def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
     swaps: list[Swap] = []
     facts = host()
     rng = random.Random(options.seed)
-    async with bench(say) as (it, warm), products(specs, kinds, launcher) as by_kind:
+    async with (
+        bench(say) as (it, warm),
+        products(specs, kinds, launcher) as by_kind,
+        contextlib.AsyncExitStack() as stack,
+    ):
         hand = ByHand(it, warm, launcher)
         if launcher is LauncherKind.WARM:
             await it.preload(Case(specs[0].id, "swap", specs[0]))
@@ -240,14 +275,17 @@ async def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
                 await product.token(spec.id)
                 await product.settled()
             here[kind] = 1
+        await stack.enter_async_context(traffic(by_kind.values(), options.traffic))
         for number in range(options.rounds):
             order = [(kind, way) for kind in kinds for way in ("product", "hand")]
             rng.shuffle(order)
             took: dict[tuple[str, str], Any] = {}
             for kind, way in order:
                 if way == "product":
-                    here[kind] = 1 - here[kind]
-                    took[kind, way] = await swap_once(by_kind[kind], specs[here[kind]].id)
+                    # By hand a start comes just before the one that is timed; so it does here.
+                    for _ in range(2):
+                        here[kind] = 1 - here[kind]
+                        took[kind, way] = await swap_once(by_kind[kind], specs[here[kind]].id)
                 elif kind == "stop+start":
                     took[kind, way] = await hand.stop_and_start(*specs)
                 else:
@@ -323,6 +361,9 @@ def add_to(kinds: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     one.add_argument("--kinds", default=",".join(KINDS), help=f"comma-separated, of {', '.join(KINDS)}")
     one.add_argument("--launcher", default="local", choices=("local", "warm"), help="of the simulated engines")
     one.add_argument("--profile", action="append", default=[], metavar="KEY=VALUE", help="of the simulated engines")
+    one.add_argument(
+        "--traffic", type=float, default=50.0, help="requests a second for a third model meanwhile; 0 for none"
+    )
     one.add_argument("--parts", action="store_true", help="where the time of each swap went")
     one.add_argument("--neighbours", action="store_true", help="instead: what streams of another model notice of swaps")
     one.add_argument(

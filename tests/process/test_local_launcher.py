@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rig import Rig, alive, marked, until
+from rig import Rig, alive, marked, until, zombies
 from vllm_mm.clock import RealClock
-from vllm_mm.engine import procfs
+from vllm_mm.engine import children, procfs
 from vllm_mm.engine.launchers.local import LocalLauncher
 from vllm_mm.engine.ports import ExitStatus, SweepReport
 
@@ -237,6 +237,38 @@ forever()
     report = await process.stop(graceful=False, grace=0, deadline=10)
     assert report.survivors == ()
     assert marked(rig.owner) == {}
+    assert zombies() == set()  # those included that died before anybody saw them
+
+
+async def test_who_forked_away_and_died_unseen_is_reaped_while_the_engine_runs(rig: Rig) -> None:
+    """No link to the launch is left of it, and a dead process has no environment: nobody knows whose it was."""
+    script = """
+def away():
+    os.setsid()
+    fork(lambda: (os.setsid(), time.sleep(0.3)))
+os.waitpid(fork(away), 0)
+note('up', os.getpid())
+forever()
+"""
+    process = await rig.start(script)
+    await rig.note("up")
+    await until(zombies, "it dies", 3)
+    await until(lambda: not zombies(), "it is reaped", 3)
+    assert alive(process.record.pid)
+    await kill_now(rig)
+
+
+async def test_the_exit_of_a_leader_is_left_to_its_launch(rig: Rig) -> None:
+    """It stays a zombie until its tree is gone, whoever looks for orphans meanwhile."""
+    process = await rig.start("note('up', os.getpid()); sys.exit(7)")
+    status = await process.exited()
+    children.reap_orphans()
+    stat = procfs.read_stat(process.record.pid)
+    assert stat is not None
+    assert stat.dead
+    assert status.code == 7
+    await kill_now(rig)
+    assert zombies() == set()
 
 
 async def test_nobody_else_is_touched(rig: Rig) -> None:

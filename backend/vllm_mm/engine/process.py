@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from vllm_mm.clock import Clock
-from vllm_mm.engine import leftovers, procfs
+from vllm_mm.engine import children, leftovers, procfs
 from vllm_mm.engine.logtail import LogTail
 from vllm_mm.engine.parts import Parts
 from vllm_mm.engine.ports import ExitStatus, LaunchRecord, Loss, SweepReport
@@ -141,6 +141,11 @@ class Hunt:
         finally:
             self._lock.release()
 
+    def alive(self) -> list[ProcessId]:
+        """Of those who are known, and their children: without a look at anybody else."""
+        known = self.remember(wait=True)
+        return [i for i in known if (stat := procfs.read_stat(i.pid)) is not None and stat.id == i and not stat.dead]
+
     def _mark(self, stat: Stat) -> procfs.Marks | None:
         # The environment changes only by an exec, in the first moments: older processes are read once.
         if stat.id in self._marks:
@@ -155,10 +160,9 @@ class Hunt:
 
         `report` is called for each living process that is found, before it is killed.
         """
-        clean = 0
         pause = 0.005
         while True:
-            found = await asyncio.to_thread(self.scan)
+            found = await asyncio.to_thread(self._scan_twice)
             alive = [stat for stat in found.values() if not stat.dead]
             for stat in found.values():
                 if not stat.dead:
@@ -166,14 +170,17 @@ class Hunt:
                     kill(stat.id)
                 elif stat.ppid == os.getpid() and (self.launch.leader is None or stat.id != self.launch.leader):
                     reap(stat.id)
-            clean = clean + 1 if not alive else 0
-            if clean == 2:
+            if not alive:
                 return ()
-            if alive:
-                if clock.now() >= until:
-                    return tuple(sorted(stat.pid for stat in alive))
-                await clock.sleep(pause)
-                pause = min(pause * 2, 0.1)
+            if clock.now() >= until:
+                return tuple(sorted(stat.pid for stat in alive))
+            await clock.sleep(pause)
+            pause = min(pause * 2, 0.1)
+
+    def _scan_twice(self) -> dict[int, Stat]:
+        """The second look only if the first finds nobody alive."""
+        found = self.scan()
+        return found if any(not stat.dead for stat in found.values()) else {**found, **self.scan()}
 
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -213,6 +220,8 @@ class LocalProcess:
         self._memory_lock = threading.Lock()
         self._shm = leftovers.SharedMemory(record.started_at)
         self._parts = Parts(ProcessId(record.pid, record.start_ticks), tail.poll)
+        if child:
+            children.expect(record.pid)
         self._loop.add_reader(pidfd, self._on_exit)
         self._walk: asyncio.Task[None] | None = self._loop.create_task(self._remember(), name=f"tree {record.model}")
         tail.start()
@@ -226,6 +235,9 @@ class LocalProcess:
 
     def tail(self, lines: int) -> tuple[str, ...]:
         return self._tail.lines(lines)
+
+    def read_log(self) -> None:
+        self._tail.catch_up()
 
     def rss(self) -> int:
         """Takes some milliseconds for each GiB that is mapped: `await asyncio.to_thread(process.rss)` (it is thread-safe)."""
@@ -287,6 +299,7 @@ class LocalProcess:
         while not self._exit.done():
             known = self._hunt.remember()
             await self._parts.look(lambda known=known: known)
+            children.reap_orphans()
             await self._clock.sleep(_WALK_SECONDS)
 
     def _on_exit(self) -> None:
@@ -307,7 +320,8 @@ class LocalProcess:
 
     async def _stop(self) -> SweepReport:
         leader = ProcessId(self._record.pid, self._record.start_ticks)
-        before = await asyncio.to_thread(self._look)
+        # Of those who are known, while there is time; whole looks come after the signal.
+        await asyncio.to_thread(self._observe)
         asked = False
         if not self._exit.done() and not self._hurry.is_set():
             asked = kill(leader, signal.SIGTERM)
@@ -317,13 +331,13 @@ class LocalProcess:
         killed_with_leader: set[ProcessId] = set()
         if not self._exit.done():
             # Together, so that none sees the others die and forks away; what is in the group is no orphan.
-            killed_with_leader = {stat.id for stat in before.values() if stat.pgid == leader.pid} | {leader}
             before = await asyncio.to_thread(self._look)
-            killed_with_leader |= {stat.id for stat in before.values() if stat.pgid == leader.pid}
+            killed_with_leader = {stat.id for stat in before.values() if stat.pgid == leader.pid} | {leader}
             self._kill_group(leader)
         orphans: dict[ProcessId, str] = {}
 
         def report(stat: Stat) -> None:
+            self._shm.observe([stat.pid])
             if stat.id not in killed_with_leader and stat.id != leader:
                 orphans.setdefault(stat.id, stat.name)
 
@@ -334,6 +348,9 @@ class LocalProcess:
             return SweepReport(orphans=found, survivors=survivors)
         await self._bury()
         return SweepReport(orphans=found)
+
+    def _observe(self) -> None:
+        self._shm.observe([identity.pid for identity in self._hunt.remember(wait=True)] + [self._record.pid])
 
     def _look(self) -> dict[int, Stat]:
         found = self._hunt.scan()
@@ -359,7 +376,7 @@ class LocalProcess:
         """Looked for again and again, for those who die may have had others; between two looks, waited for and not polled."""
         until = min(self._clock.now() + _PATIENCE, self._until)
         while not self._hurry.is_set() and self._clock.now() < until:
-            alive = [s.id for s in (await asyncio.to_thread(self._look)).values() if not s.dead]
+            alive = await asyncio.to_thread(self._hunt.alive)
             if not alive:
                 return
             tasks = [
@@ -378,7 +395,12 @@ class LocalProcess:
             self._on_exit()  # the loop may not have come to it yet, and after the reaping nobody could tell how it ended
         if self._child:
             reap(ProcessId(self._record.pid, self._record.start_ticks))
+            children.done(self._record.pid)
+        children.reap_orphans()
         self._gone = True
         await self.close()
-        await asyncio.to_thread(leftovers.remove, self._record)
-        await asyncio.to_thread(self._shm.remove)
+        await asyncio.to_thread(self._clear)
+
+    def _clear(self) -> None:
+        leftovers.remove(self._record)
+        self._shm.remove()

@@ -87,6 +87,9 @@ class Checks:
         `probing` is called before each try of the token.
         """
         delay, began = 0.03, self._clock.now()
+        while not self.control.listens():
+            # A look costs next to nothing, and so do the two in a thousand of a start by which this is late.
+            await self._clock.sleep(min(0.1, max(0.005, (self._clock.now() - began) / 250)))
         while True:
             if await self.answers():
                 probing()
