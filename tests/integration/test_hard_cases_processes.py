@@ -120,45 +120,51 @@ async def test_children_that_hide_are_ended_with_their_engine() -> None:
 async def test_useless_engines_are_replaced() -> None:
     """Dies after some tokens, exits with 0 while ready, answers nothing while health is 200, or stops answering health:
     each is noticed, told to its callers, and replaced; none ends a stream as if it were whole."""
-    models = {
-        "dies": sim("crash_after_tokens:30", model=RETRY),
-        "hangs": sim(model={**RETRY, "start": {"probe": "300ms"}}),
-        "frozen": sim(model={**RETRY, "start": {"probe": "300ms"}}),
-    }
-    async with running(
-        models, own_devices=True, timeouts={"stop_grace": "300ms", "health": "100ms", "stuck": "1500ms"}
-    ) as it:
-        _, hangs, frozen = await it.ready(*models)
-        # The server survives its core for a moment, and tells the error itself.
-        _, body = await it.streamed("dies", tokens=200)
-        assert b'"error"' in body
+    quick = {"stop_grace": "300ms", "health": "100ms"}
 
-        async def read(model: str, pids: list[int], into: bytearray) -> None:
+    async def hung(it: Case, model: str, pids: list[int]) -> None:
+        got = bytearray()
+
+        async def read() -> None:
             async with it.stream(model, tokens=1800) as answer:
                 async for chunk in answer.aiter_bytes():
-                    if not into:
+                    if not got:
                         for pid in pids:
                             os.kill(pid, signal.SIGSTOP)
-                    into += chunk
+                    got.extend(chunk)
 
-        async def hung(model: str, pids: list[int]) -> None:
-            got = bytearray()
-            with pytest.raises(httpx.RemoteProtocolError):
-                await read(model, pids, got)
-            assert b"[DONE]" not in got
-            assert b'"error"' in got
+        with pytest.raises(httpx.RemoteProtocolError):
+            async with asyncio.timeout(15):
+                await read()
+        assert b"[DONE]" not in got
+        assert b'"error"' in got
 
-        core = next(iter(it.tree(hangs)))
-        async with asyncio.timeout(15):
-            # The core alone: health stays 200 and no token comes. Both: health does not answer either.
-            await asyncio.gather(hung("hangs", [core]), hung("frozen", [frozen, *it.tree(frozen)]))
+    async def replaced(it: Case, *models: str) -> str:
         for model in models:
             await it.until(model, "backoff", "stopped")
             assert (await _eventually(it, model)).status_code == 200
         await it.written()
-        reasons = " ".join(d for (d,) in it.serving.rows("select data from events where kind = 'instance.stopping'"))
-        assert "a probe failed" in reasons
-        assert "health did not answer 3 times" in reasons
+        return " ".join(d for (d,) in it.serving.rows("select data from events where kind = 'instance.stopping'"))
+
+    # The core alone: health stays 200 and no token comes.
+    models = {
+        "dies": sim("crash_after_tokens:30", model=RETRY),
+        "hangs": sim(model={**RETRY, "start": {"probe": "300ms"}}),
+    }
+    async with running(models, own_devices=True, timeouts={**quick, "stuck": "500ms"}) as it:
+        _, hangs = await it.ready(*models)
+        # The server survives its core for a moment, and tells the error itself.
+        _, body = await it.streamed("dies", tokens=200)
+        assert b'"error"' in body
+        await hung(it, "hangs", [next(iter(it.tree(hangs)))])
+        assert "a probe failed" in await replaced(it, *models)
+    # Both: health does not answer either, and that alone is enough.
+    async with running(
+        {"frozen": sim(model={**RETRY, "start": {"probe": "300ms"}})}, timeouts={**quick, "stuck": "1h"}
+    ) as it:
+        [frozen] = await it.ready("frozen")
+        await hung(it, "frozen", [frozen, *it.tree(frozen)])
+        assert "health did not answer 3 times" in await replaced(it, "frozen")
 
 
 async def _eventually(it: Case, model: str) -> httpx.Response:

@@ -16,15 +16,15 @@ from serving import Serving
 from vllm_mm.sim import ledger
 
 OFTEN = {"retry": {"backoff": "30s"}}
-STALL = {"start": {"stall": "2s", "deadline": "20s", "probe": "300ms"}, **OFTEN}
+STALL = {"start": {"stall": "700ms", "deadline": "20s", "probe": "300ms"}, **OFTEN}
 
 FAILURES: dict[str, tuple[dict[str, Any], str, str, float]] = {
     # name: model, state afterwards, words of the reason, seconds at most
     "dies in its load": (sim("die_at:weights", model=OFTEN), "backoff", "weights", 3.0),
     "exits with 0 in its load": (sim("exit_0", model=OFTEN), "backoff", "exit", 3.0),
-    "hangs in its load": (sim("hang_at:weights", model=STALL), "backoff", "no progress for 2 s in phase", 6.0),
-    "hangs before its first word": (sim("hang_at:version", model=STALL), "backoff", "no progress for 2 s", 6.0),
-    "is healthy but never answers": (sim("no_readiness", model=STALL), "backoff", "in phase probe", 7.0),
+    "hangs in its load": (sim("hang_at:weights", model=STALL), "backoff", "no progress for 0.7 s in phase", 4.0),
+    "hangs before its first word": (sim("hang_at:version", model=STALL), "backoff", "no progress for 0.7 s", 4.0),
+    "is healthy but never answers": (sim("no_readiness", model=STALL), "backoff", "in phase probe", 5.0),
     "never gets ready in time": (
         sim(startup="5s", model={"start": {"deadline": "800ms"}, **OFTEN}), "backoff", "not ready after 0.8 s", 4.0,
     ),
@@ -58,8 +58,13 @@ async def test_every_failing_start_answers_those_who_wait_with_its_reason() -> N
     names = {case: f"m{i}" for i, case in enumerate(FAILURES)}
     models = {names[case]: spec for case, (spec, *_) in FAILURES.items()}
     async with running(models, own_devices=True) as it:
+        two_at_a_time = asyncio.Semaphore(2)  # or a start that is late for want of a processor counts as one that hangs
 
         async def check(case: str) -> None:
+            async with two_at_a_time:
+                await check_alone(case)
+
+        async def check_alone(case: str) -> None:
             _, state, words, seconds = FAILURES[case]
             model, began = names[case], time.monotonic()
             answers = await asyncio.gather(*(it.complete(model) for _ in range(3)))
@@ -68,7 +73,7 @@ async def test_every_failing_start_answers_those_who_wait_with_its_reason() -> N
                 assert answer.status_code == 503, (case, answer.text)
                 assert 1 <= int(answer.headers["retry-after"]) <= 60, case
                 assert words in answer.json()["error"]["message"], (case, answer.text)
-            assert took < seconds + 4, (case, took)  # all of them start at once on two cores
+            assert took < seconds + 2, (case, took)
             await it.until(model, state)
             if state != "stopped":
                 began = time.monotonic()
