@@ -179,3 +179,26 @@ async def test_facts(where: Path | None) -> None:
         assert await channel.models() == [{"id": "m"}]
         assert await channel.version() == "0.32.0"
         await asyncio.sleep(0)
+
+
+async def test_what_is_no_status_line_is_no_health(where: Path | None) -> None:
+    for line in (b"", b"\r\n\r\n", b"220 mail\r\n", b"HTTP/1.1 abc\r\n\r\n", b"x" * 100_000):
+
+        async def script(peer: Peer, line: bytes = line) -> None:
+            await peer.read()
+            await peer.send(line)
+
+        async with upstream(script, where) as server:
+            channel = ControlChannel(server.address, timeout=0.5)
+            assert await channel.healthy() is False, line[:20]
+            await channel.close()
+
+
+async def test_listens(where: Path | None, tmp_path: Path) -> None:
+    """Nothing is asked for that; the engine sees a connection that ends."""
+    async with engine(lambda _: (200, b""), where) as (channel, server):
+        assert channel.listens()
+        address = server.address
+    closed = ControlChannel(address, timeout=0.5)
+    assert not closed.listens()
+    await closed.close()

@@ -200,7 +200,7 @@ class InferenceChannel:
             if address.socket is None:
                 _, connection = await loop.create_connection(self._make, address.host, address.port)
             else:
-                connected = await _connect_unix(address.socket)
+                connected = await connect_unix(address.socket)
                 _, connection = await loop.create_unix_connection(self._make, sock=connected)
             return connection
 
@@ -250,7 +250,7 @@ class InferenceChannel:
             self._idle.remove(connection)
 
 
-async def _connect_unix(path: str) -> socket.socket:
+async def connect_unix(path: str) -> socket.socket:
     """Connecting to a unix socket is immediate, or fails because the listener's backlog is full: then again, soon.
     (asyncio's own loop takes that failure for a connection under way.)"""
     while True:
