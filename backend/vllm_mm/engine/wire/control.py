@@ -49,8 +49,8 @@ class ControlChannel:
             made.setblocking(False)
             try:
                 made.connect(unix if unix is not None else (self._address.host, self._address.port))
-            except BlockingIOError:  # under way, or so many wait already
-                return True
+            except BlockingIOError:  # under way (TCP), or so many wait already
+                return made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
             except OSError:
                 return False
             return True
