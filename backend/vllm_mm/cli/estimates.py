@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from vllm_mm.cli.exits import Exit, fail
-from vllm_mm.cli.output import count, print_json, size
+from vllm_mm.cli.output import clock, count, print_json, size
 from vllm_mm.cli.server import Server, model_path
 
 
@@ -82,7 +82,9 @@ def _print(name: str, devices: int, found: Mapping[str, Any]) -> None:
             typer.echo(f"  {what:<10}{size(value):>11}  {why}".rstrip())
     else:
         typer.echo("  nothing is known but the sum")
-    typer.echo(f"  {'sum':<10}{size(found['per_device']):>11}  {_source(found)}")
+    typer.echo(f"  {'sum':<10}{size(found['per_device']):>11}  {found['source']}")
+    if found["learned_at"] is not None:
+        typer.echo(f"  learned from {_launches(found)}, {_latest(found)}")
     if least := found.get("least_kv_cache"):
         told = f"one request of {found['max_model_len']:,} tokens needs {size(least)} of KV cache: with less it does not start"
         typer.echo(f"  {told}")
@@ -114,5 +116,14 @@ def _source(found: Mapping[str, Any]) -> str:
     if found["source"] != "learned":
         return str(found["source"])
     spread = f", give or take {size(found['spread'])}" if found["spread"] else ""
-    launches = {0: "a start that failed", 1: "1 launch"}.get(found["samples"], f"{found['samples']} launches")
-    return f"learned from {launches}{spread}"
+    return f"learned from {_launches(found)}{spread}"
+
+
+def _launches(found: Mapping[str, Any]) -> str:
+    return {0: "a start that failed", 1: "1 launch"}.get(found["samples"], f"{found['samples']} launches")
+
+
+def _latest(found: Mapping[str, Any]) -> str:
+    """When, and how far what they took beside their KV cache lies apart."""
+    spread = f"{size(found['spread'])} (standard deviation)" if found["samples"] > 1 else "not known before the second"
+    return f"the latest at {clock(found['learned_at'])}; spread {spread}"

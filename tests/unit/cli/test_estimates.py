@@ -9,7 +9,9 @@ import pytest
 
 import model_configs as known
 from cli_rig import Cli
-from vllm_mm.cli.estimates import line
+from vllm_mm.cli.estimates import line, of_model
+from vllm_mm.cli.output import clock
+from vllm_mm.cli.server import Server
 
 FOOTPRINT: dict[str, Any] = {
     "per_device": 12 * 2**30, "source": "learned", "spread": 2**28, "weights": 8 * 2**30, "kv_cache": 3 * 2**30,
@@ -84,3 +86,31 @@ def test_a_footprint_in_one_line() -> None:
     assert "learned from 1 launch:" in line({**FOOTPRINT, "samples": 1, "spread": 0})
     assert "a start that failed" in line({**FOOTPRINT, "samples": 0, "spread": 0})
     assert line({**FOOTPRINT, "source": "declared", "weights": 0, "kv_cache": 0, "overhead": 0}).endswith("declared")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ["  sum          12.0 GiB  learned", f"  learned from 2 launches, the latest at {clock(1.0)}; spread 0.2 GiB (standard deviation)"]),
+        (
+            {"source": "declared", "samples": 1, "spread": 0},
+            ["  sum          12.0 GiB  declared", f"  learned from 1 launch, the latest at {clock(1.0)}; spread not known before the second"],
+        ),
+        (
+            {"samples": 0, "spread": 0},
+            ["  sum          12.0 GiB  learned", f"  learned from a start that failed, the latest at {clock(1.0)}; spread not known before the second"],
+        ),
+        ({"source": "estimated", "samples": 0, "spread": 0, "learned_at": None}, ["  sum          12.0 GiB  estimated"]),
+    ],
+    ids=["learned", "declared, and learned", "a failed start", "estimated"],
+)  # fmt: skip
+def test_what_was_learned_is_told_as_text_too(
+    changes: dict[str, Any], told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Source, launches, the latest of them and the spread, as in the JSON; also where `memory` is declared."""
+    found = {"id": "demo", "devices": {"count": 1}, "footprint": {**FOOTPRINT, **changes}}
+    server = Server("http://127.0.0.1:1", None)
+    monkeypatch.setattr(server, "get", lambda *_: found)
+    of_model(server, "demo", json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4:] == told
