@@ -132,9 +132,8 @@ class ProcessManager(Swaps):
         self.forecast.hold(model, until, self._seen, self._policy.rules)
 
     def refused(self, model: str, error: MMError) -> None:
-        """A wish that can never be fulfilled is dropped and told."""
-        if self._wishes.drop(model):
-            self._wishes.refuse(model, error.message)
+        """A wish that can never be fulfilled is dropped; told when that is news, for a pinned model is wanted again at once."""
+        if self._wishes.drop(model) and self._wishes.refuse(model, error.message):
             code = error.reason or Reason.NEVER
             self._emit("swap.refused", model, error.message, {"code": code.value})
 

@@ -239,6 +239,7 @@ class Swaps(Lets):
         if loading is not None:
             loading.settle(ok=ok, reason=reason)
             if ok:
+                self._wishes.came(model)
                 self._emit(
                     "swap.done", model, loading.cause, loading.told(self.forecast.came(model), self._tools.clock.now())
                 )

@@ -25,17 +25,22 @@ class Wishes:
         self._pins: dict[str, bool] = {}
         self._dismissed: set[str] = set()
         self._refusals: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        """The last refusal that was told of each; what is wanted for good is wanted again and again."""
 
     def want(self, model: str, wish: Wish) -> None:
         """From now on it is wanted, whatever was said of it before."""
         self._dismissed.discard(model)
         self._refusals.pop(model, None)
+        if wish.urgent:  # whoever asks is answered
+            self._told.pop(model, None)
         self._wanted[model] = wish
 
     def dismiss(self, model: str) -> None:
         """It was told to stop, and is not wanted until somebody says so."""
         self._wanted.pop(model, None)
         self._refusals.pop(model, None)
+        self._told.pop(model, None)
         self._dismissed.add(model)
 
     def drop(self, model: str) -> bool:
@@ -48,12 +53,20 @@ class Wishes:
         if wish is not None and wish.why_not != reason:
             self._wanted[model] = replace(wish, why_not=reason)
 
-    def refuse(self, model: str, reason: str) -> None:
-        """It came to nothing before there was a process; remembered until the next wish."""
+    def came(self, model: str) -> None:
+        """It is READY: if it is refused from now on, that is news."""
+        self._told.pop(model, None)
+
+    def refuse(self, model: str, reason: str) -> bool:
+        """It came to nothing before there was a process; remembered until the next wish. Whether that is news: not where the
+        same was told before and nobody asked since."""
         self._refusals[model] = reason
+        before, self._told[model] = self._told.get(model), reason
+        return before != reason
 
     def pin(self, model: str, *, pinned: bool) -> None:
         self._pins[model] = pinned
+        self._told.pop(model, None)
 
     def get(self, model: str) -> Wish | None:
         return self._wanted.get(model)
