@@ -20,6 +20,7 @@ from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
+from vllm_mm.control.schedules import Schedules
 from vllm_mm.domain.keys import Key, Scope, digest
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -125,6 +126,7 @@ async def admin(
             started_at=RealClock().wall(),
             metrics=Metrics(it.manager, it.queue, "1.2.3"),
             device_leases=DeviceLeases(it.manager, DeviceLeaseStore(database), it.journal, it.clock),
+            schedules=Schedules(it.manager, clock or it.clock, configured.timezone),
         )
         app = create_app(services)
         following = asyncio.get_running_loop().create_task(services.metrics.follow(journal))

@@ -13,6 +13,7 @@ from vllm_mm.clock import Clock
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.readahead import ReadAheadView
+from vllm_mm.control.schedules import Schedules
 from vllm_mm.domain.errors import Forbidden
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
@@ -49,6 +50,7 @@ class Services:
     """Unix time."""
     metrics: Metrics
     device_leases: DeviceLeases
+    schedules: Schedules
     launchers: Callable[[], WarmView] = WarmView
     """What the launchers did, and which zygotes there are."""
     read_ahead: Callable[[], ReadAheadView] = ReadAheadView

@@ -160,7 +160,7 @@ def _body(model_id: str, body: dict[str, Any]) -> dict[str, Any]:
 
 def _shown(the: Services, key: Key, model_id: str) -> ModelOut:
     spec = resolve(the, model_id)
-    return present.model(the.manager, spec, secrets=key.allows(Scope.ADMIN))
+    return present.model(the.manager, spec, the.schedules.standing(spec), secrets=key.allows(Scope.ADMIN))
 
 
 async def _answer(

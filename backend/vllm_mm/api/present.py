@@ -21,6 +21,7 @@ from vllm_mm.api.schemas import (
     ProgressOut,
     ReservationOut,
     RetryOut,
+    ScheduleOut,
     SleepOut,
     StartLimitsOut,
     VictimOut,
@@ -32,6 +33,7 @@ from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import TRANSITIONAL, State
 from vllm_mm.domain.reasons import split
 from vllm_mm.domain.residency import Device, Ledger
+from vllm_mm.domain.schedules import Standing
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.engine.manager import ProcessManager
@@ -77,8 +79,8 @@ def has_run(manager: ProcessManager, model: str) -> bool:
     )
 
 
-def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOut:
-    """`secrets`: show environment variables that look like secrets."""
+def model(manager: ProcessManager, spec: ModelSpec, times: Standing | None, *, secrets: bool) -> ModelOut:
+    """`times`: how those of its schedule stand. `secrets`: show environment variables that look like secrets."""
     return ModelOut(
         id=spec.id, source=spec.source, engine=spec.engine, model=spec.model, executable=spec.executable,
         launcher=spec.launcher,
@@ -86,13 +88,22 @@ def model(manager: ProcessManager, spec: ModelSpec, *, secrets: bool) -> ModelOu
         sim=dict(spec.sim), task=spec.task, aliases=list(spec.aliases),
         devices=DeviceWishOut(count=spec.devices.count, ids=list(spec.devices.ids)), memory=spec.memory,
         kv_cache=spec.kv_cache,
-        pinned=manager.pinned(spec), preload=spec.preload, schedule=list(spec.schedule), priority=spec.priority, concurrency=spec.concurrency,
+        pinned=manager.pinned(spec), preload=spec.preload, schedule=list(spec.schedule), schedule_now=schedule(times), priority=spec.priority, concurrency=spec.concurrency,
         idle=IdleOut(**asdict(spec.idle)), start=StartLimitsOut(**asdict(spec.start)), retry=RetryOut(**asdict(spec.retry)),
         sleep=SleepOut(**asdict(spec.sleep), why_not=manager.why_no_sleep(spec)),
         request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides), lora=dict(spec.lora),
         fingerprint=spec.fingerprint, footprint=footprint(manager.footprint(spec)),
         instance=instance(manager, spec.id) if has_run(manager, spec.id) else None,
     )  # fmt: skip
+
+
+def schedule(times: Standing | None) -> ScheduleOut | None:
+    if times is None:
+        return None
+    at = times.changes_at
+    return ScheduleOut(
+        open=times.open, keeps=times.keeps, changes_at=None if at is None else at.timestamp(), text=str(times)
+    )
 
 
 def _masked(env: Mapping[str, str]) -> dict[str, str]:

@@ -122,6 +122,19 @@ class SleepOut(Out):
     """Why it is not put to sleep; empty when it can be."""
 
 
+class ScheduleOut(Out):
+    """Where a model is in its times of the week."""
+
+    open: bool
+    """One is open: it is to be ready."""
+    keeps: bool
+    """It is kept ready for that, and not put to sleep or stopped for being idle. False also when somebody stopped it."""
+    changes_at: float | None
+    """Unix time at which the open one ends, or the next one begins; null for one that never ends."""
+    text: str
+    """The same for people, in the time zone of the schedule."""
+
+
 class ModelOut(Out):
     """A model: what was declared, where, what it takes, and its engine."""
 
@@ -147,6 +160,8 @@ class ModelOut(Out):
     preload: bool
     schedule: list[str]
     """Times of the week in which it is kept ready."""
+    schedule_now: ScheduleOut | None
+    """How they stand; null for a model without any."""
     priority: int
     concurrency: int
     idle: IdleOut

@@ -81,10 +81,12 @@ def show(context: typer.Context, model: Model, json: Json = False) -> None:
     if json:
         print_json({**found, "history": starts})
         return
-    instance, footprint = found.pop("instance"), found.pop("footprint")
+    instance, footprint, times = found.pop("instance"), found.pop("footprint"), found.pop("schedule_now")
     for name, value in found.items():
         if value not in (None, [], {}, ""):
             typer.echo(f"{name}: {_plain(value)}")
+    if times is not None:
+        typer.echo(f"schedule now: {times['text']}")
     typer.echo(f"footprint: {estimates.line(footprint)}")
     for told in footprint["notes"]:
         typer.echo(f"  note: {told}")

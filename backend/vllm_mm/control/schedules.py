@@ -1,6 +1,7 @@
 """Models that are to be ready at certain times of the week."""
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -9,6 +10,7 @@ from vllm_mm.domain import schedules
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.schedules import Standing, Window
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.manager import ProcessManager
 
@@ -37,14 +39,20 @@ class Schedules:
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Whether `spec` is to be ready now."""
-        windows = [schedules.parse(text) for text in spec.schedule]
-        return bool(windows) and schedules.is_open(windows, self._now(), self._zone)
+        return schedules.is_open(_windows(spec), self._now(), self._zone)
 
-    def changes_at(self, spec: ModelSpec) -> float | None:
-        """When that changes, in Unix time; None when it never does."""
-        windows = [schedules.parse(text) for text in spec.schedule]
-        moment = schedules.next_change(windows, self._now(), self._zone)
-        return None if moment is None else moment.timestamp()
+    def standing(self, spec: ModelSpec) -> Standing | None:
+        """How its times stand now; None for a model without any."""
+        if not (windows := _windows(spec)):
+            return None
+        now = self._now()
+        changes = schedules.next_change(windows, now, self._zone)
+        return Standing(
+            schedules.is_open(windows, now, self._zone),
+            changes.astimezone(self._zone) if changes is not None else None,
+            # Before the first look at a time that just began, what was before does not count any more.
+            dismissed=spec.id in self._open and self._manager.dismissed(spec.id),
+        )
 
     async def look(self) -> None:
         """One round."""
@@ -63,3 +71,7 @@ class Schedules:
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall(), UTC)
+
+
+def _windows(spec: ModelSpec) -> Sequence[Window]:
+    return [schedules.parse(text) for text in spec.schedule]

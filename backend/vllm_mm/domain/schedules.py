@@ -1,11 +1,41 @@
 """Whether a model is to be kept ready now, by its times of the week (`vocabulary.week`), and when that changes. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
 from vllm_mm.vocabulary.week import Window, parse
 
-__all__ = ["Window", "is_open", "next_change", "parse"]
+__all__ = ["Standing", "Window", "is_open", "next_change", "parse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the times of a model stand at a moment."""
+
+    open: bool
+    """Whether it is to be ready."""
+    changes_at: datetime | None
+    """When one ends that is open, or the next one begins (the zone is that of the times); None for one that never ends: each
+    time comes again within a week."""
+    dismissed: bool = False
+    """Somebody stopped it, which holds until its next time begins."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it is kept ready for them."""
+        return self.open and not self.dismissed
+
+    def __str__(self) -> str:
+        """A sentence for people."""
+        when = "" if self.changes_at is None else f"{self.changes_at:%a %Y-%m-%d %H:%M}"
+        zone = "" if self.changes_at is None else f" ({self.changes_at.tzinfo})"
+        if not self.open:
+            return f"none is open; the next one begins {when}{zone}, and it is made ready then"
+        until = f"open until {when}{zone}" if when else "open at all times"
+        if self.dismissed:
+            return f"{until}, but somebody stopped it: it stays so until it is started, or its next time begins"
+        return f"{until}: that is why it is kept ready"
 
 
 def is_open(windows: Sequence[Window], now: datetime, zone: tzinfo | None) -> bool:

@@ -155,7 +155,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
-            version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases,
+            version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
             launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())

@@ -1120,6 +1120,8 @@ export interface components {
              * @description Times of the week in which it is kept ready.
              */
             schedule: string[];
+            /** @description How they stand; null for a model without any. */
+            schedule_now: components["schemas"]["ScheduleOut"] | null;
             /** Priority */
             priority: number;
             /** Concurrency */
@@ -1429,6 +1431,32 @@ export interface components {
             max_failures: number;
             /** Stable After */
             stable_after: number;
+        };
+        /**
+         * ScheduleOut
+         * @description Where a model is in its times of the week.
+         */
+        ScheduleOut: {
+            /**
+             * Open
+             * @description One is open: it is to be ready.
+             */
+            open: boolean;
+            /**
+             * Keeps
+             * @description It is kept ready for that, and not put to sleep or stopped for being idle. False also when somebody stopped it.
+             */
+            keeps: boolean;
+            /**
+             * Changes At
+             * @description Unix time at which the open one ends, or the next one begins; null for one that never ends.
+             */
+            changes_at: number | null;
+            /**
+             * Text
+             * @description The same for people, in the time zone of the schedule.
+             */
+            text: string;
         };
         /**
          * Scope

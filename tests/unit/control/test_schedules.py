@@ -32,7 +32,12 @@ async def test_a_model_is_ready_in_its_time_and_idle_only_after_it() -> None:
         idle = IdleWatch(w.manager, w.clock, schedules.is_open)
         await schedules.look()
         assert w.starts == []
-        assert schedules.changes_at(w.manager.require("a").spec) == w.clock.wall() + 60
+        standing = schedules.standing(w.manager.require("a").spec)
+        assert standing is not None
+        assert standing.changes_at is not None
+        assert standing.changes_at.timestamp() == w.clock.wall() + 60
+        assert (standing.open, standing.keeps) == (False, False)
+        assert "09:00 (Europe/Berlin)" in str(standing)
         await w.clock.advance(61.0)
         await schedules.look()
         await w.clock.advance(1.0)
@@ -60,9 +65,15 @@ async def test_what_an_operator_stopped_stays_so_until_the_next_time_begins() ->
         await schedules.look()
         await w.clock.advance(1.0)
         assert w.manager.require("a").state == "stopped"
+        standing = schedules.standing(w.manager.require("a").spec)
+        assert standing is not None
+        assert (standing.open, standing.keeps) == (True, False)
         await w.clock.advance(8 * HOUR)
         await schedules.look()
         await w.clock.advance(14 * HOUR)
+        begun = schedules.standing(w.manager.require("a").spec)
+        assert begun is not None
+        assert begun.keeps, "a stop of before does not count, also in the seconds until the times are looked at"
         await schedules.look()
         await w.clock.advance(1.0)
         assert w.manager.require("a").state == "ready"
@@ -80,4 +91,7 @@ async def test_an_idle_sleeper_of_before_is_woken_and_one_that_fell_over_comes_b
         await schedules.look()
         await w.clock.advance(1.0)
         assert w.manager.require("a").state == "ready"
-        assert schedules.changes_at(model("b")) is None
+        assert schedules.standing(model("b")) is None
+        always = schedules.standing(model("c", schedule=("00:00-24:00",)))
+        assert always is not None
+        assert (always.changes_at, always.keeps) == (None, True)

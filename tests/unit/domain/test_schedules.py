@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_mm.domain.schedules import Window, is_open, next_change, parse
+from vllm_mm.domain.schedules import Standing, Window, is_open, next_change, parse
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WORK = [parse("mon-fri 09:00-18:00")]
@@ -101,6 +101,30 @@ def test_days(text: str, days: set[int] | None) -> None:
 def test_what_is_no_time_of_the_week_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="write it like"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("standing", "keeps", "text"),
+    [
+        (
+            Standing(open=True, changes_at=at("2026-11-30T18:00")), True,
+            "open until Mon 2026-11-30 18:00 (Europe/Berlin): that is why it is kept ready",
+        ),
+        (Standing(open=True, changes_at=None), True, "open at all times: that is why it is kept ready"),
+        (
+            Standing(open=True, changes_at=at("2026-11-30T18:00"), dismissed=True), False,
+            "open until Mon 2026-11-30 18:00 (Europe/Berlin), but somebody stopped it: it stays so until it is started, or its next time begins",
+        ),
+        (
+            Standing(open=False, changes_at=at("2026-12-01T09:00")), False,
+            "none is open; the next one begins Tue 2026-12-01 09:00 (Europe/Berlin), and it is made ready then",
+        ),
+    ],
+)  # fmt: skip
+def test_how_times_stand_is_told_in_a_sentence(standing: Standing, keeps: bool, text: str) -> None:
+    """Whether one is open, until when, and whether the model is kept for it."""
+    assert standing.keeps is keeps
+    assert str(standing) == text
 
 
 @given(
