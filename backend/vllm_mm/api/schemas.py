@@ -226,7 +226,7 @@ class DeviceOut(Out):
     problem: str
     """Why nothing new is placed on it; empty when it is well."""
     foreign_processes: list[ForeignProcessOut]
-    """Whose the foreign use is, where that is known (GPUs and simulated devices)."""
+    """Whose the foreign use is, where that is known; on the host's memory only the largest."""
     reservations: list[ReservationOut]
 
 

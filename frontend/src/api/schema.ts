@@ -752,7 +752,7 @@ export interface components {
             problem: string;
             /**
              * Foreign Processes
-             * @description Whose the foreign use is, where that is known (GPUs and simulated devices).
+             * @description Whose the foreign use is, where that is known; on the host's memory only the largest.
              */
             foreign_processes: components["schemas"]["ForeignProcessOut"][];
             /** Reservations */

@@ -85,6 +85,39 @@ async def test_one_model_in_trouble_does_not_keep_the_others_from_being_kept(mon
         keeper.cancel()
 
 
+async def test_a_pinned_model_that_can_never_fit_is_refused_once_and_to_everybody_who_asks() -> None:
+    """It is wanted at each look, for there may be room one day; that it cannot be is told once, again when somebody says that
+    it is to be there, and again after it was there."""
+    async with world(model("a", 30, pinned=True), model("b", 20)) as w:
+
+        def refusals() -> int:
+            return sum(e.kind == "swap.refused" for e in w.journal.events)
+
+        keeper = asyncio.create_task(Keeper(w.manager, w.clock).run())
+        await w.clock.advance(60.0)
+        assert refusals() == 1
+        assert "more than there can ever be" in w.manager.refused_because("a")
+        await w.manager.start("a", "operator")
+        await w.clock.advance(60.0)
+        assert refusals() == 2
+        w.manager.pin("a", pinned=True)
+        await w.clock.advance(60.0)
+        assert refusals() == 3
+        w.inventory.change("gpu0", capacity=40 * GIB)
+        w.manager.observe_devices()
+        await w.clock.advance(60.0)
+        assert w.manager.require("a").state is State.READY
+        w.inventory.change("gpu0", capacity=24 * GIB)
+        w.manager.observe_devices()
+        w.processes["a"].die(1)
+        await w.clock.advance(60.0)
+        assert refusals() == 4
+        await w.manager.stop("a", "operator")
+        await w.clock.advance(60.0)
+        assert refusals() == 4
+        keeper.cancel()
+
+
 async def test_the_idle_watch_goes_on_when_one_model_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance that changed its state in this moment is looked at again in the next round."""
     spec: dict[str, Any] = {"idle": IdlePolicy(None, 5.0)}

@@ -194,7 +194,6 @@ def test_the_hosts_memory_is_the_machines() -> None:
     assert (device.id, device.kind, device.headroom) == ("cpu", "cpu", 7)
     assert device.capacity == psutil.virtual_memory().total
     assert 0 < device.foreign < device.capacity
-    assert found.foreign_processes() == ()
 
 
 def test_our_engines_memory_is_not_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +205,41 @@ def test_our_engines_memory_is_not_foreign(monkeypatch: pytest.MonkeyPatch) -> N
     assert CpuInventory(QuickClock(), only(ME)).devices()[0].foreign == 10 * GIB
     memory.available = 90 * GIB
     assert CpuInventory(QuickClock(), only(ME)).devices()[0].foreign == 0
+
+
+def test_who_takes_the_hosts_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The three largest by what is their own, not by the files that they have mapped; neither engines of ours nor this server;
+    nobody where what they take is not in our way."""
+    memory = SimpleNamespace(total=100 * GIB, available=20 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    own = {1: 5 * GIB, 2: 40 * GIB, 3: 9 * GIB, 4: GIB // 2, 5: 2 * GIB, 6: 1 << 20, ME: 50 * GIB}
+    monkeypatch.setattr(procfs, "pids", lambda: [*own, 7])
+    monkeypatch.setattr(procfs, "resident", lambda pid: 60 * GIB if pid == 4 else own.get(pid, 0))
+    monkeypatch.setattr(procfs, "own_memory", lambda pid: own.get(pid, 0))
+    known = procfs.read_stat(ME)
+    assert known is not None
+    monkeypatch.setattr(procfs, "read_stat", lambda pid: None if pid == 5 else replace(known, name=f"p{pid}"))
+    monkeypatch.setattr(procfs, "table", lambda: {2: known})
+    found = CpuInventory(QuickClock(), only(2), headroom=7)
+    assert [(p.device, p.pid, p.name, p.size) for p in found.foreign_processes()] == [
+        ("cpu", 3, "p3", 9 * GIB), ("cpu", 1, "p1", 5 * GIB), ("cpu", 4, "p4", GIB // 2),
+    ]  # fmt: skip
+    memory.available = 10 * GIB
+    (device,) = asyncio.run(found.refresh())
+    assert device.strangers == ("p3 (pid 3, 9.0 GiB)", "p1 (pid 1, 5.0 GiB)", "p4 (pid 4, 0.5 GiB)")
+    assert CpuInventory(QuickClock(), only(2), capacity=30 * GIB).foreign_processes() == ()
+
+
+def test_what_a_process_takes_of_this_machine_is_read() -> None:
+    """A real one: roughly, and what is its own; nothing when it is gone."""
+    size = 256 * 1024**2
+    code = f"import sys; held = b'x' * {size}; print(len(held), flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == size
+        assert procfs.resident(process.pid) >= procfs.own_memory(process.pid) >= size
+        process.communicate()
+    assert procfs.resident(process.pid) == 0
 
 
 def test_what_others_take_beside_a_configured_pool_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:

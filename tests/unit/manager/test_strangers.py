@@ -160,8 +160,9 @@ async def test_the_hosts_memory_is_everybodys_until_it_is_taken_from_what_was_pr
     """Other programs on the machine are no news; those that take what an engine holds are."""
     async with world(model("a", 20), devices=[Device("cpu", 24 * GIB, kind="cpu")]) as w:
         await w.ready("a")
-        for gib, expected in ((3, 0), (6, 1), (3, 2)):
+        for gib, expected in ((3, 0), (6, 1), (7, 1), (3, 2)):
             w.inventory.change("cpu", foreign=gib * GIB)
+            w.inventory.strangers = [ForeignProcess("cpu", gib, "make", GIB)]  # the largest are others each time
             w.manager.observe_devices()
             assert len(told(w, "alert.foreign_memory", "foreign_memory.gone")) == expected
 

@@ -53,7 +53,8 @@ class DeviceAlerts:
         told = self._taken.get(device.id)
         if (foreign >= notable if device.kind != "cpu" else short) and device.capacity:
             who = frozenset(p.pid for p in there)
-            if told is not None and who <= told:
+            # Of those in RAM only the largest are known, and which ones these are changes by the minute.
+            if told is not None and (who <= told or device.kind == "cpu"):
                 return
             self._taken[device.id] = who | (told or frozenset())
             self.journal.emit(
