@@ -118,6 +118,7 @@ async def test_what_would_stay_has_to_fit_beside_the_load() -> None:
         await served(w, "b")
         assert states(w) == {"a": "stopped", "b": "ready"}
         assert "sleep.failed" not in w.journal.kinds("a")
+        assert "instance.suspending" not in w.journal.kinds("a"), "it was put to sleep before it was stopped"
 
 
 async def test_a_sleeper_that_keeps_more_than_was_thought_is_stopped_for_the_load() -> None:
