@@ -20,6 +20,7 @@ from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Ticket
+from vllm_mm.domain.sleep import Experience
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, Task
 from vllm_mm.engine.instance import Tools
 from vllm_mm.engine.manager import ProcessManager
@@ -280,6 +281,7 @@ class FakeStore:
         self.timings: dict[tuple[str, Kind], tuple[float, ...]] = {}
         self.known_times: dict[str, Times] = {}
         self.learned: dict[tuple[str, str], Learned] = {}
+        self.slept_before: dict[tuple[str, int], Experience] = {}
         self.hold: asyncio.Event | None = None
         self.error: Exception | None = None
 
@@ -303,6 +305,12 @@ class FakeStore:
 
     async def learn(self, fingerprint: str, devices: str, known: Learned) -> None:
         self.learned[fingerprint, devices] = known
+
+    async def sleeps(self) -> Mapping[tuple[str, int], Experience]:
+        return dict(self.slept_before)
+
+    async def slept(self, fingerprint: str, known: Experience) -> None:
+        self.slept_before[fingerprint, known.terms.level] = known
 
     async def record_start(
         self, model: str, generation: int, started_at: float, ready_at: float | None,

@@ -1,4 +1,4 @@
-"""The first schema: models, instances, footprints, starts, events, requests, keys, facts about the installation.
+"""The first schema: models, instances, footprints, sleeps, starts, events, requests, keys, facts about the installation.
 
 Revision ID: 0001_initial
 Revises: nothing
@@ -122,6 +122,17 @@ def upgrade() -> None:
     op.create_index(op.f("ix_requests_model_at"), "requests", ["model", "at"])
 
     op.create_table(
+        "sleeps",
+        sa.Column("fingerprint", sa.String(length=64), nullable=False),
+        sa.Column("level", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("mode", sa.String(length=16), nullable=False),
+        sa.Column("declared", sa.BigInteger(), nullable=True),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("kept", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("fingerprint", "level", name=op.f("pk_sleeps")),
+    )
+    op.create_table(
         "starts",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
         sa.Column("model", sa.String(length=200), nullable=False),
@@ -150,6 +161,7 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_starts_model_started_at"), table_name="starts")
 
     op.drop_table("starts")
+    op.drop_table("sleeps")
     op.drop_index(op.f("ix_requests_model_at"), table_name="requests")
     op.drop_index(op.f("ix_requests_key_at"), table_name="requests")
     op.drop_index(op.f("ix_requests_at"), table_name="requests")

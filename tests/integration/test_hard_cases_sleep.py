@@ -82,6 +82,13 @@ async def test_a_sleep_that_frees_nothing_is_a_stop() -> None:
         assert it.events("a").count("sleep.failed") == 1
         assert "instance.sleeping" not in it.events("a")
         await it.quiet()
+        why_not = (await it.get("/api/models/a"))["sleep"]["why_not"]
+        assert "it says that it sleeps and keeps" in why_not
+        assert await it.serving.stop() == 0
+        await it.serving.start()
+        assert (await it.get("/api/models/a"))["sleep"]["why_not"] == why_not, "the next server does not know it"
+        assert (await it.act("a", "reset")).status_code == 202
+        assert (await it.get("/api/models/a"))["sleep"]["why_not"] == ""
 
 
 async def test_a_sleeper_that_was_killed_is_started_when_it_is_wanted() -> None:

@@ -41,6 +41,9 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
             "fingerprint": "f", "devices": "0", "launches": 2, "mean": 2.5e10, "squares": 1.0, "largest": 2**36,
             "weights": 2**35, "kv_cache": 2**34, "learned_at": 1.0,
         },
+        "sleeps": {
+            "fingerprint": "f", "level": 1, "mode": "auto", "declared": None, "failures": 2, "reason": "no", "kept": '{"0": 1}',
+        },
         "starts": {
             "id": 1, "model": "a/b", "generation": 2, "launcher": "warm", "started_at": 1.0, "ready_at": None, "phases": "{}", "outcome": "failed",
             "reason": "no",

@@ -1,10 +1,10 @@
 """Sleep of an engine: who can, what stays on its devices, what it costs the host, and what earlier sleeps taught. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from vllm_mm.domain.ledger import Device
-from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, SleepMode
+from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, SleepMode, SleepSpec
 from vllm_mm.domain.states import Outcome
 from vllm_mm.vocabulary.quantities import parse_size
 
@@ -148,3 +148,23 @@ class Trial:
         return (
             f"sleep went wrong before ({self.reason}); it is tried again when its declaration changes, or after `reset`"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What the sleeps of one fingerprint at one level taught; kept over restarts."""
+
+    terms: SleepSpec
+    """As it was declared then: failures under other terms prove nothing."""
+    trial: Trial = Trial()
+    kept: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Bytes that stayed on each device, as last seen."""
+
+    def under(self, terms: SleepSpec) -> "Experience":
+        """What of it counts for an engine that is declared with `terms`: what stays does not depend on them."""
+        return self if self.terms == terms else Experience(terms, kept=self.kept)
+
+    def after(self, outcome: Outcome, *, waking: bool, reason: str, kept: Mapping[str, int]) -> "Experience":
+        """With one more sleep or wake, after which `kept` bytes were seen on some devices."""
+        trial = self.trial.after(outcome, waking=waking, reason=reason)
+        return replace(self, trial=trial, kept={**self.kept, **kept})

@@ -12,6 +12,7 @@ from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import Fate
 from vllm_mm.engine.instance import ModelInstance
+from vllm_mm.engine.notes import note
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.registry import Registry
 from vllm_mm.engine.tiers import Departure
@@ -118,8 +119,10 @@ class Acts(Registry):
 
     async def reset(self, model: str, cause: str) -> None:
         """Forget the failures of a FAILED or backing-off instance, and those of its sleep."""
-        self._tiers.forget(self.require(model).spec.id)
-        await self.require(model).ask(Reset(cause))
+        instance = self.require(model)
+        if self._tiers.forgive(instance.spec):
+            self._write_down_sleep(instance)
+        await instance.ask(Reset(cause))
 
     def pin(self, model: str, *, pinned: bool) -> None:
         """Never (or again) a victim, until the controller restarts or the configuration says otherwise."""
@@ -159,6 +162,16 @@ class Acts(Registry):
             self._instances[sleeper].tell(Drain(Goal.STOP, self._policy.drain_timeout, cause))
         self._tiers.take(instance, self.ledger)
         self._room.leave_asleep(instance.spec.id, self._tiers.residue(instance.spec, self.ledger))
+
+    def _write_down_sleep(self, instance: ModelInstance) -> None:
+        """What its sleeps taught, for the next controller."""
+        spec, store = instance.spec, self._tools.store
+        instance.tasks.run(
+            note(
+                lambda: store.slept(spec.fingerprint, self._tiers.known(spec)),
+                self._tools.clock, f"{spec.id}: what its sleep taught",
+            )
+        )  # fmt: skip
 
     # What became of them.
 

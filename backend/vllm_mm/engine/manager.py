@@ -185,6 +185,7 @@ class ProcessManager(Swaps):
 
     def judged(self, instance: ModelInstance, verdict: Judge) -> None:
         last = self._tiers.judged(instance.spec, verdict)
+        self._write_down_sleep(instance)
         if verdict.outcome is not Outcome.OK:
             data = {"outcome": verdict.outcome.value, "reason": verdict.reason, "again": not last}
             self._emit(

@@ -10,6 +10,7 @@ from vllm_mm.domain.events import Event
 from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.residency import Device, gib
+from vllm_mm.domain.sleep import Experience
 from vllm_mm.domain.specs import LauncherKind
 
 OWNER_VARIABLE = "MM_ENGINE_OWNER"
@@ -176,6 +177,12 @@ class LaunchStore(Protocol):
         ...
 
     async def learn(self, fingerprint: str, devices: str, known: Learned) -> None: ...
+
+    async def sleeps(self) -> Mapping[tuple[str, int], Experience]:
+        """What sleeps taught, by spec fingerprint and level of sleep."""
+        ...
+
+    async def slept(self, fingerprint: str, known: Experience) -> None: ...
 
     async def record_start(
         self, model: str, generation: int, started_at: float, ready_at: float | None,

@@ -61,10 +61,11 @@ class Registry(ABC):
         """The load of it that is under way."""
 
     async def load_memory(self) -> None:
-        """Read what earlier runs learned: footprints, and how long things take."""
+        """Read what earlier runs learned: footprints, what sleeps taught, and how long things take."""
         self._footprints.load(await self._tools.store.footprints())
         await asyncio.to_thread(self._footprints.prepare, tuple(self.catalog), self.devices())
         self._sized.clear()
+        self._tiers.remember(await self._tools.store.sleeps())
         self.estimator.remember(await self._tools.store.times())
 
     def require(self, model: str) -> ModelInstance:

@@ -8,8 +8,8 @@ from vllm_mm.domain import sleep
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.ledger import Device, Ledger
 from vllm_mm.domain.lifecycle import Goal, Judge, State
-from vllm_mm.domain.sleep import Trial
-from vllm_mm.domain.specs import GIB, ModelSpec, SleepSpec
+from vllm_mm.domain.sleep import Experience
+from vllm_mm.domain.specs import GIB, ModelSpec
 from vllm_mm.domain.tiers import Fate, HostMemory, Sleeper, fate
 from vllm_mm.engine.instance import ModelInstance
 
@@ -31,36 +31,42 @@ class Tiers:
     def __init__(self, budget: int | None) -> None:
         """`budget`: bytes of host memory for all sleepers together; None means without a bound."""
         self.host = HostMemory(budget)
-        self._trials: dict[str, tuple[tuple[str, SleepSpec], Trial]] = {}
-        self._kept: dict[tuple[str, int, str], int] = {}
-        """Bytes by fingerprint, level and device, as last seen."""
+        self._known: dict[tuple[str, int], Experience] = {}
+        """By fingerprint and level."""
+
+    def remember(self, known: Mapping[tuple[str, int], Experience]) -> None:
+        """What earlier runs learned, by fingerprint and level."""
+        self._known = dict(known)
+
+    def known(self, spec: ModelSpec) -> Experience:
+        """What counts for `spec`."""
+        found = self._known.get((spec.fingerprint, spec.sleep.level))
+        return Experience(spec.sleep) if found is None else found.under(spec.sleep)
 
     def why_no_sleep(self, spec: ModelSpec, devices: Sequence[Device]) -> str:
         """Why `spec` is not put to sleep, for people; empty when it can be."""
-        return sleep.why_no_sleep(spec, devices) or self._trial(spec).why_no_sleep
+        return sleep.why_no_sleep(spec, devices) or self.known(spec).trial.why_no_sleep
 
     def judged(self, spec: ModelSpec, verdict: Judge) -> bool:
         """A sleep or a wake ended. Whether this was the failure after which it is not put to sleep any more."""
-        before = self._trial(spec)
-        after = before.after(verdict.outcome, waking=verdict.waking, reason=verdict.reason)
-        self._trials[spec.id] = (_key(spec), after)
-        for device, size in verdict.kept.items():
-            self._kept[spec.fingerprint, spec.sleep.level, device] = size
-        return not before.why_no_sleep and bool(after.why_no_sleep)
+        before = self.known(spec)
+        after = before.after(verdict.outcome, waking=verdict.waking, reason=verdict.reason, kept=verdict.kept)
+        self._known[spec.fingerprint, spec.sleep.level] = after
+        return not before.trial.why_no_sleep and bool(after.trial.why_no_sleep)
 
-    def forget(self, model: str) -> None:
-        """Somebody says that it may be tried again."""
-        self._trials.pop(model, None)
+    def forgive(self, spec: ModelSpec) -> bool:
+        """Somebody says that it may be tried again. Whether there were failures to forget."""
+        failed = bool(self.known(spec).trial.failures)
+        if failed:
+            self._known[spec.fingerprint, spec.sleep.level] = Experience(spec.sleep, kept=self.known(spec).kept)
+        return failed
 
     def residue(self, spec: ModelSpec, ledger: Ledger) -> dict[str, int]:
         """Bytes that it keeps, or will keep, on each device of its reservation when it sleeps."""
         own = ledger.reservations.get(spec.id)
         if own is None:
             return {}
-        measured = {
-            d: n for d in own.device_bytes if (n := self._kept.get((spec.fingerprint, spec.sleep.level, d))) is not None
-        }
-        return sleep.residue(spec, own.device_bytes, _kinds(ledger), measured)
+        return sleep.residue(spec, own.device_bytes, _kinds(ledger), self.known(spec).kept)
 
     def host_bytes(self, instance: ModelInstance, ledger: Ledger) -> int:
         """Host memory that it takes asleep."""
@@ -105,15 +111,6 @@ class Tiers:
     def release(self, model: str) -> None:
         """Awake, or gone, or told to stop."""
         self.host = self.host.release(model)
-
-    def _trial(self, spec: ModelSpec) -> Trial:
-        key, trial = self._trials.get(spec.id, (None, Trial()))
-        return trial if key == _key(spec) else Trial()
-
-
-def _key(spec: ModelSpec) -> tuple[str, SleepSpec]:
-    """What has to change for a failure to be forgotten."""
-    return spec.fingerprint, spec.sleep
 
 
 def _kinds(ledger: Ledger) -> Mapping[str, str]:

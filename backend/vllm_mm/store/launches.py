@@ -1,4 +1,4 @@
-"""What is remembered of launches, footprints and starts: the engine layer's `LaunchStore`."""
+"""What is remembered of launches, footprints, sleeps and starts: the engine layer's `LaunchStore`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +10,17 @@ from vllm_mm.clock import Clock
 from vllm_mm.domain.estimates import RECENT, Kind, Times, start_kind
 from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.launches import Address, LaunchRecord, StartRecord
+from vllm_mm.domain.sleep import Experience, Trial
+from vllm_mm.domain.specs import SleepMode, SleepSpec
 from vllm_mm.store.database import Database
-from vllm_mm.store.tables import Footprint, Instance, Start, Timing
+from vllm_mm.store.tables import Footprint, Instance, Sleep, Start, Timing
 
 _KINDS = frozenset(kind.value for kind in Kind)
+_MODES = frozenset(mode.value for mode in SleepMode)
 
 
 class Launches:
-    """The tables `instances`, `footprints`, `starts` and `timings`."""
+    """The tables `instances`, `footprints`, `sleeps`, `starts` and `timings`."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -62,6 +65,31 @@ class Launches:
         }
         async with self._database.write() as connection:
             await connection.execute(self._database.upsert(Footprint, "fingerprint", "devices"), values)
+
+    async def sleeps(self) -> Mapping[tuple[str, int], Experience]:
+        """What sleeps taught, by spec fingerprint and level of sleep."""
+        async with self._database.read() as connection:
+            return {
+                (row.fingerprint, row.level): Experience(
+                    SleepSpec(SleepMode(row.mode), row.level, row.declared), Trial(row.failures, row.reason), row.kept
+                )
+                for row in await connection.execute(select(Sleep))
+                if row.mode in _MODES  # a later version may know more
+            }
+
+    async def slept(self, fingerprint: str, known: Experience) -> None:
+        """Insert or replace what is known of that spec at that level."""
+        values = {
+            "fingerprint": fingerprint,
+            "level": known.terms.level,
+            "mode": known.terms.mode.value,
+            "declared": known.terms.keeps,
+            "failures": known.trial.failures,
+            "reason": known.trial.reason,
+            "kept": dict(known.kept),
+        }
+        async with self._database.write() as connection:
+            await connection.execute(self._database.upsert(Sleep, "fingerprint", "level"), values)
 
     async def record_start(
         self,

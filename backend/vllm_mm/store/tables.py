@@ -84,6 +84,20 @@ class Footprint(Base):
     learned_at: Mapped[float]
 
 
+class Sleep(Base):
+    """What the sleeps of a spec at one level taught (`domain.sleep.Experience`). `mode` and `declared` (bytes that were said to stay) as they were
+    declared; `kept`: bytes that were seen to stay, by device."""
+
+    __tablename__ = "sleeps"
+    fingerprint: Mapped[str] = mapped_column(String(64), primary_key=True)
+    level: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    mode: Mapped[str] = mapped_column(String(16))
+    declared: Mapped[int | None] = mapped_column(BigInteger)
+    failures: Mapped[int]
+    reason: Mapped[str] = mapped_column(Text)
+    kept: Mapped[dict[str, Any]]
+
+
 class Start(Base):
     """The history of starts."""
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.sleep import FAILURES, Trial, gave_back, host_bytes, residue, why_no_sleep
+from vllm_mm.domain.sleep import FAILURES, Experience, Trial, gave_back, host_bytes, residue, why_no_sleep
 from vllm_mm.domain.specs import GIB, DeviceWish, EngineKind, ModelSpec, SleepMode, SleepSpec
 from vllm_mm.domain.states import Outcome
 
@@ -125,3 +125,15 @@ def test_one_lying_sleep_is_enough_and_one_lying_wake_is_not() -> None:
     """An engine that keeps its memory would keep it again; one that answered differently once may have had a bad day."""
     assert Trial().after(Outcome.LIED, waking=False, reason="kept all").why_no_sleep
     assert not Trial().after(Outcome.LIED, waking=True, reason="other words").why_no_sleep
+
+
+def test_what_sleeps_taught_counts_as_long_as_the_terms_are_the_same() -> None:
+    """Failures do; what stays on the devices does in any case, as last seen on each of them."""
+    terms = SleepSpec()
+    known = Experience(terms).after(Outcome.OK, waking=False, reason="", kept={"0": 5, "1": 6})
+    known = known.after(Outcome.LIED, waking=False, reason="kept all", kept={"0": 7})
+    assert known.kept == {"0": 7, "1": 6}
+    assert known.under(SleepSpec()) == known
+    assert known.trial.why_no_sleep
+    other = known.under(SleepSpec(SleepMode.ALWAYS))
+    assert (other.trial, other.kept) == (Trial(), known.kept)

@@ -392,6 +392,33 @@ async def test_what_a_departure_would_mean() -> None:
         assert seen.leaves == w.manager.estimator.times("a").span(Kind.SLEEP)
 
 
+async def test_what_sleep_taught_outlives_the_server() -> None:
+    """The next one knows what a sleeper keeps and which engine lies about sleep, until somebody says that it may try again."""
+    liar, honest = sim("a"), sim("b", keeps="0")
+    async with world(liar, honest, sim("c"), devices=device(15)) as w:
+        await w.ready("a")
+        w.processes["a"].frees = False
+        await served(w, "b")
+        await served(w, "c")
+        assert states(w) == {"a": "stopped", "b": "sleeping", "c": "ready"}
+        learned = dict(w.store.slept_before)
+    async with world(liar, honest, sim("c"), devices=device(15)) as w:
+        w.store.slept_before = learned
+        await w.manager.load_memory()
+        assert "it says that it sleeps and keeps 10.0 GiB" in w.manager.why_no_sleep(liar)
+        assert w.manager.can_sleep(honest)
+        await w.ready("b")
+        assert w.manager._tiers.residue(honest, w.manager.ledger) == {"sim0": GIB}
+        await w.manager.reset("a", "operator")
+        await w.clock.advance(0.1)
+        assert w.manager.can_sleep(liar)
+        learned = dict(w.store.slept_before)
+    async with world(liar, devices=device(15)) as w:
+        w.store.slept_before = learned
+        await w.manager.load_memory()
+        assert w.manager.can_sleep(liar)
+
+
 async def test_what_an_operator_vouches_for_is_not_measured() -> None:
     """`mode: always` with `keeps`: for engines of which it cannot be seen."""
     spec = SleepSpec(SleepMode.ALWAYS, keeps=2 * GIB)

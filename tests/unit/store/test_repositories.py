@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from fakes import FakeClock
 from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.footprint import Learned
 from vllm_mm.domain.keys import Scope, digest
 from vllm_mm.domain.launches import Address, LaunchRecord
+from vllm_mm.domain.sleep import Experience, Trial
+from vllm_mm.domain.specs import SleepMode, SleepSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.engine import ports
 from vllm_mm.settings import RetentionConfig
@@ -22,6 +25,7 @@ from vllm_mm.store.launches import Launches
 from vllm_mm.store.models import Models
 from vllm_mm.store.retention import INTERVAL, STARTS_KEPT, STEP, Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
+from vllm_mm.store.tables import Sleep
 from vllm_mm.store.usage import Filter, GroupBy, Ledger
 
 LAUNCH = LaunchRecord(
@@ -78,6 +82,20 @@ class TestLaunches:
         await store.learn("f", "0", large)
         await store.learn("f", "0,1", Learned().launched(5, 3.0))
         assert await store.footprints() == {("f", "0"): large, ("f", "0,1"): Learned().launched(5, 3.0)}
+
+    async def test_sleeps(self, database: Database) -> None:
+        """By fingerprint and level; the latest counts; what a later version knows is left alone."""
+        store = Launches(database, FakeClock())
+        light = Experience(SleepSpec(), Trial(2, "it lies"), {"0": 2**40, "1": 5})
+        deep = Experience(SleepSpec(SleepMode.ALWAYS, 2, 2**35))
+        await store.slept("f", Experience(SleepSpec()))
+        for known in (light, deep):
+            await store.slept("f", known)
+        await store.slept("g", deep)
+        assert await store.sleeps() == {("f", 1): light, ("f", 2): deep, ("g", 2): deep}
+        async with database.write() as connection:
+            await connection.execute(update(Sleep).where(Sleep.fingerprint == "g").values(mode="newer"))
+        assert set(await store.sleeps()) == {("f", 1), ("f", 2)}
 
     async def test_times(self, database: Database) -> None:
         """The recent good starts, with their phases in order: failures and old ones do not count."""
