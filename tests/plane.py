@@ -20,6 +20,7 @@ from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import RequestRecord
+from vllm_mm.engine.endings import Ending, Endings
 from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
 from vllm_mm.engine.ports import Address
 from vllm_mm.engine.wire import InferenceChannel
@@ -45,6 +46,7 @@ class PlainLease:
         self.on_freeze: Callable[[bool], None] | None = None
         self.stood_still = 0.0
         self.reason: str | None = None
+        self.revoked: MMError | None = None
         self._channel = channel
         self.exchange_running: Exchange | None = None
 
@@ -93,6 +95,11 @@ class PlainLeases:
         self.fail: list[MMError] = []
         self.channels: list[InferenceChannel] = []
         """Used up one by one before `channel`."""
+        self.now = Described(State.READY)
+        """What every instance is said to be in."""
+        self.launch: int | None = None
+        """The generation of all leases; None counts them."""
+        self.endings = Endings()
 
     @contextlib.asynccontextmanager
     async def _lease(self, ticket: Ticket) -> AsyncIterator[PlainLease]:
@@ -107,21 +114,41 @@ class PlainLeases:
             self.waiting.discard(ticket.id)
         self.taken += 1
         channel = self.channels.pop(0) if self.channels else self.channel
-        lease = PlainLease(ticket.model, self.taken, channel)
+        lease = PlainLease(ticket.model, self.launch or self.taken, channel)
         self.out.add(lease)
         try:
             yield lease
         finally:
             self.out.discard(lease)
 
+    def launched(self, generation: int) -> None:
+        """Every lease from now on, and every instance, is of that launch."""
+        self.launch = self.now.generation = generation
+
     def lease(self, ticket: Ticket) -> contextlib.AbstractAsyncContextManager[PlainLease]:
         return self._lease(ticket)
+
+    @contextlib.asynccontextmanager
+    async def look(self, ticket: Ticket, generation: int) -> AsyncIterator[PlainLease | None]:
+        """On the launch that `now` is in, if it is READY."""
+        if self.now.state is not State.READY or self.now.generation != generation:
+            yield None
+            return
+        lease = PlainLease(ticket.model, generation, self.channel)
+        self.out.add(lease)
+        try:
+            yield lease
+        finally:
+            self.out.discard(lease)
+
+    def ending(self, model: str, generation: int) -> Ending | None:
+        return self.endings.of(model, generation)
 
     def wait_info(self, ticket: Ticket) -> Waiting:
         return Waiting()
 
     def describe(self, model: str) -> Described:
-        return Described(State.READY)
+        return self.now
 
 
 MODEL = ModelSpec(id="org/model-1", aliases=("short",), lora={"tuned": "/lora"}, args={"max-model-len": 4096})
@@ -166,6 +193,7 @@ async def plane(
             Key("k1", "tester", digest(SECRET), frozenset({Scope.INFER})),
             Key("k2", "narrow", digest("mm-narrow"), frozenset({Scope.INFER}), models=frozenset({"other"})),
             Key("k3", "reader", digest("mm-reader"), frozenset({Scope.READ})),
+            Key("k5", "second", digest("mm-second"), frozenset({Scope.INFER})),
             Key("k4", "gone", digest("mm-gone"), frozenset({Scope.INFER}), revoked_at=1.0),
         ]
     )
@@ -206,6 +234,7 @@ async def plane(
         await serving
         for connection in list(server.server_state.connections):
             connection.transport.abort()
+        await gateway.responses.background.close()
         leases.channel.close()
         await asyncio.sleep(0.01)
 

@@ -102,10 +102,17 @@ class Direct:
     """
 
     def __init__(
-        self, installation: Installation, model: str, *, names: Sequence[str] = (), launcher: str = "local", **args: Any
+        self,
+        installation: Installation,
+        model: str,
+        *,
+        names: Sequence[str] = (),
+        launcher: str = "local",
+        env: Mapping[str, str] | None = None,
+        **args: Any,
     ) -> None:
         """`names`: under which it is served, if not its own; `launcher`: `warm` forks it from the one zygote of this test run;
-        `args`: more arguments, or others in place of ours."""
+        `env`: more variables; `args`: more arguments, or others in place of ours."""
         spec = installation.declare(model)
         options = [
             part
@@ -117,6 +124,7 @@ class Direct:
             *("--served-model-name", *(names or (model,)), "--uds"),
         ]
         self._options = options
+        self._env = env or {}
         self._launcher = launcher
         self._mark = secrets.token_hex(8)
 
@@ -131,6 +139,7 @@ class Direct:
     def _launch(self, log: BinaryIO) -> "subprocess.Popen[bytes] | Forked":
         argv = [*self._argv, self.socket, *self._options]
         env = {**os.environ, **ENGINE_ENV, **DEV, "SPT_NOENV": "1", "TMPDIR": str(self.folder), MARK: self._mark}
+        env |= self._env
         if self._launcher == "warm":
             warm = _warmth(Path(self._argv[0]), self._argv[2])
             zygote = _zygote(warm)

@@ -23,7 +23,7 @@ from vllm_mm.gateway.identity import require
 from vllm_mm.gateway.origins import allowed, may_read, preflight
 from vllm_mm.gateway.ports import Framing, Headers
 from vllm_mm.gateway.relay import Call
-from vllm_mm.gateway.routes import ROUTES, Form, Route
+from vllm_mm.gateway.routes import ROUTES, Form, Route, about_response
 
 Scope_: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -57,17 +57,23 @@ class OpenAIApp:
 
     async def _answer(self, scope: Scope_, receive: Receive, send: Send, route: Route | None) -> None:
         method: str = scope["method"]
-        if route is not None and method == "POST":
-            await self._serve(scope, receive, send, route)
+        raw_path = bytes(scope.get("raw_path") or scope["path"].encode())
+        about = about_response(raw_path)
+        subject = ""
+        if about is not None:
+            route, subject = about
+        if route is not None and method == route.method.decode():
+            await self._serve(scope, receive, send, route, subject)
             return
         headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
         request_id = self._gateway.new_id(headers)
         extra: Headers = []
         path: str = scope["path"]
-        raw = (scope.get("raw_path") or path.encode()).decode("latin-1")
+        raw = raw_path.decode("latin-1")
         models = raw == _MODELS or raw.startswith(_MODELS + "/")
         if method == "OPTIONS" and (models or route is not None):
-            asked = preflight(headers, b"GET, HEAD" if models else b"POST", self._gateway.rules)
+            methods = route.method if route is not None else b"GET, HEAD"
+            asked = preflight(headers, methods, self._gateway.rules)
             if asked is not None:
                 await send({"type": "http.response.start", "status": 204, "headers": asked})
                 await send({"type": "http.response.body", "body": b""})
@@ -85,8 +91,8 @@ class OpenAIApp:
                 )
                 status = 200
             elif route is not None:
-                extra = [(b"allow", b"POST")]
-                raise MethodNotAllowed(f"{method} is not for {route.name}; use POST.")
+                extra = [(b"allow", route.method)]
+                raise MethodNotAllowed(f"{method} is not for {route.name}; use {route.method.decode()}.")
             else:
                 raise UnknownRoute(f"There is no {method} {path} here. GET /docs lists what there is.")
         except MMError as error:
@@ -144,10 +150,11 @@ class OpenAIApp:
 
     # A model's request
 
-    async def _serve(self, scope: Scope_, receive: Receive, send: Send, route: Route) -> None:
+    async def _serve(self, scope: Scope_, receive: Receive, send: Send, route: Route, subject: str) -> None:
         gateway = self._gateway
         headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
         call = Call(route, scope["query_string"], headers, gateway.clock.now())
+        call.subject = subject
         client = AsgiClient()
         call.body, call.refused, client.gone = await self._body(headers, receive)
         loop = asyncio.get_running_loop()

@@ -50,6 +50,16 @@ class NotFound(MMError):
     code = "not_found"
 
 
+class ResponseGone(NotFound):
+    """No engine holds that response (any more), or it is not the key's."""
+
+    code = "response_not_found"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class UnknownRoute(MMError):
     code = "unknown_route"
 
@@ -82,6 +92,12 @@ class Unavailable(MMError):
 
     code = "unavailable"
     retryable = True
+
+
+class ResponseOutOfReach(Unavailable):
+    """The engine that holds the response is there, and cannot be asked now."""
+
+    code = "response_out_of_reach"
 
 
 class QueueFull(Unavailable):

@@ -78,6 +78,11 @@ class Lease:
         finally:
             self._exchange = None
 
+    @property
+    def revoked(self) -> MMError | None:
+        """Why it was taken away; None while it was not."""
+        return self._revoked
+
     def frozen_s(self, now: float) -> float:
         """Seconds for which its request stood still, until now."""
         return self._frozen_s if self.frozen_since is None else self._frozen_s + now - self.frozen_since
@@ -153,6 +158,17 @@ class LeaseGate:
         """The fast path: no lock, no wait, no I/O. None when closed or full."""
         channel = self._channel
         if not self._open or channel is None or len(self._leases) >= self.limit:
+            return None
+        lease = Lease(_ONLY_THE_GATE, self, channel, ticket, now)
+        self._leases.add(lease)
+        return lease
+
+    def try_look(self, ticket: Ticket, now: float) -> Lease | None:
+        """A lease beyond the limit, for what only looks at work that the engine has already, or ends it. Also while it drains,
+        as long as others are out; never while they are frozen, or when it is closed for good."""
+        channel = self._channel
+        drains = self._on_gone is not None and bool(self._leases) and self.frozen_since is None
+        if channel is None or not (self._open or drains):
             return None
         lease = Lease(_ONLY_THE_GATE, self, channel, ticket, now)
         self._leases.add(lease)

@@ -30,6 +30,8 @@ class Granting(Protocol):
     def fast_lease(self, ticket: Ticket) -> Lease | None: ...
     async def slow_lease(self, ticket: Ticket) -> Lease: ...
     def take_back(self, lease: Lease) -> None: ...
+    def look_lease(self, ticket: Ticket, generation: int) -> Lease | None: ...
+    def look_back(self, lease: Lease) -> None: ...
 
 
 class Leasing:
@@ -52,4 +54,26 @@ class Leasing:
     async def __aexit__(self, *_: object) -> None:
         if self._lease is not None:
             self._manager.take_back(self._lease)
+            self._lease = None
+
+
+class Looking:
+    """`async with` around a lease on one launch of an engine, for what only looks at work that it has, or ends it: there at
+    once, or None. Nothing is waited for, woken or started."""
+
+    __slots__ = ("_generation", "_lease", "_manager", "_ticket")
+
+    def __init__(self, manager: Granting, ticket: Ticket, generation: int) -> None:
+        self._manager = manager
+        self._ticket = ticket
+        self._generation = generation
+        self._lease: Lease | None = None
+
+    async def __aenter__(self) -> Lease | None:
+        self._lease = self._manager.look_lease(self._ticket, self._generation)
+        return self._lease
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._lease is not None:
+            self._manager.look_back(self._lease)
             self._lease = None

@@ -12,9 +12,10 @@ from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.scheduling import Lane, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import survey
+from vllm_mm.engine.endings import Ending
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.lease import Lease
-from vllm_mm.engine.leasing import Leasing
+from vllm_mm.engine.leasing import Leasing, Looking
 from vllm_mm.engine.policy import OnTeardown
 from vllm_mm.engine.progress import PROFILED_FROM
 from vllm_mm.engine.registry import on_its_way_out
@@ -70,6 +71,27 @@ class ProcessManager(Swaps):
             if instance.gate.holds(lease):
                 self._expectations.ended(lease.model, now - lease.granted_at - lease.frozen_s(now))
             instance.gate.release(lease, now)
+
+    def look(self, ticket: Ticket, generation: int) -> Looking:
+        """`async with manager.look(ticket, generation) as lease:` is the way to work that this launch of the model has already: to look
+        at it or to end it, but to give it none. None instead of a lease when it is not there; nothing is woken or started."""
+        return Looking(self, ticket, generation)
+
+    def look_lease(self, ticket: Ticket, generation: int) -> Lease | None:
+        instance = self._instances.get(ticket.model)
+        if instance is None or instance.gate.generation != generation:
+            return None
+        return instance.gate.try_look(ticket, self._tools.clock.now())
+
+    def look_back(self, lease: Lease) -> None:
+        """Give back what `look` gave. It says nothing about how long requests take."""
+        instance = self._instances.get(lease.model)
+        if instance is not None:
+            instance.gate.release(lease, self._tools.clock.now())
+
+    def ending(self, model: str, generation: int) -> Ending | None:
+        """When and why that launch ended; None when it did not, or that was long ago."""
+        return self._endings.of(model, generation)
 
     # What the queue asks.
 
@@ -159,6 +181,8 @@ class ProcessManager(Swaps):
                 self._tiers.release(model)
                 self._room.leave(model)
             return
+        if after.state is State.STOPPING:
+            self._endings.note(model, Ending(after.generation, self._tools.clock.wall(), after.reason))
         if not _may_sleep(after):
             self._tiers.release(model)
         stops = after.state is State.STOPPING and after.then is not Then.COLD

@@ -13,6 +13,7 @@ from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.engine.devices.alerts import DeviceAlerts
+from vllm_mm.engine.endings import Endings
 from vllm_mm.engine.estimator import Estimator
 from vllm_mm.engine.footprints import Footprints
 from vllm_mm.engine.footprints.sample import profiled
@@ -44,6 +45,7 @@ class Registry(ABC):
         self._instances: dict[str, ModelInstance] = {}
         self._room = Room(Ledger({d.id: d for d in tools.inventory.devices()}))
         self.device_alerts = DeviceAlerts(tools.journal)
+        self._endings = Endings()
         self._footprints = Footprints()
         self._sized: dict[str, Footprint] = {}
         self._sized_for: tuple[Mapping[str, Device], Catalog] | None = None

@@ -14,6 +14,8 @@ from vllm_mm.domain.errors import (
     QueueFull,
     RateLimited,
     RequestCut,
+    ResponseGone,
+    ResponseOutOfReach,
     ShuttingDown,
     StartFailed,
     StillLoading,
@@ -24,7 +26,7 @@ from vllm_mm.domain.errors import (
     UpstreamDied,
     UpstreamTimeout,
 )
-from vllm_mm.domain.keys import Scope
+from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
@@ -37,6 +39,8 @@ from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, P
 from vllm_mm.gateway.progress import Comments
 from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
 from vllm_mm.gateway.rename import request_parts
+from vllm_mm.gateway.responses import ResponseRelay, Responses
+from vllm_mm.gateway.routes import CANCEL, RESPONSES
 from vllm_mm.gateway.sniff import sniff
 
 log = logging.getLogger(__name__)
@@ -47,6 +51,8 @@ _OUTCOMES: Final[Sequence[tuple[type[MMError], Outcome]]] = (
     (Forbidden, Outcome.REFUSED),
     (UnknownModel, Outcome.REFUSED),
     (UnknownRoute, Outcome.REFUSED),
+    (ResponseGone, Outcome.REFUSED),
+    (ResponseOutOfReach, Outcome.REFUSED),
     (RateLimited, Outcome.REFUSED),
     (QueueFull, Outcome.QUEUE_FULL),
     (StillLoading, Outcome.WAIT_EXPIRED),
@@ -85,6 +91,7 @@ class Gateway:
         self._record = record
         self._explain = explain
         self._abilities = abilities or Abilities()
+        self.responses: Final = Responses(leases, clock, self.rules)
         self._names = Names()
         self._running: dict[str, Relay] = {}
         self._sweep: Timer | None = None
@@ -116,7 +123,8 @@ class Gateway:
 
     async def serve(self, call: Call, client: Client) -> None:
         """Answer one request, whatever happens, and leave exactly one row about it."""
-        relay = Relay(call, client, self._names.new(), self._now)
+        kind = ResponseRelay if call.route is RESPONSES else Relay
+        relay = kind(call, client, self._names.new(), self._now)
         self._running[relay.own_id] = relay
         if self._sweep is None:
             self._sweep = self.clock.call_at(self._now() + 1.0, self._overdue)
@@ -152,6 +160,9 @@ class Gateway:
         if call.refused is not None:
             raise call.refused
         require(key, Scope.INFER)
+        if call.subject:
+            await self._look(relay, head, key)
+            return
         if head.encoding is not None and head.encoding.lower() != b"identity":
             raise BadRequest("Send the body uncompressed: engines do not read Content-Encoding.")
         name, relay.stream = sniff(call.body)
@@ -160,6 +171,7 @@ class Gateway:
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
         self._abilities.check(spec, call.route, key, self.leases)
+        self.responses.begin(relay, spec, key)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
         ticket = Ticket(
             relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), relay.stream
@@ -172,12 +184,13 @@ class Gateway:
             for last in (False, True):
                 relay.exchange = None
                 try:
-                    async with self.leases.lease(ticket) as lease:
+                    async with self.responses.lease(relay, ticket) as lease:
                         if comments is not None:
                             comments.leased(lease)
                         relay.leased_at = lease.granted_at
                         relay.generation = lease.generation
                         relay.reason = lease.reason
+                        self.responses.granted(relay, lease, key)
                         try:
                             await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
                         finally:
@@ -192,16 +205,36 @@ class Gateway:
                 comments.stop()
         self._answered(relay)
 
+    async def _look(self, relay: Relay, head: Head, key: Key) -> None:
+        """What is about a stored response goes to the launch that holds it, beside the queue; nothing is woken or started."""
+        call = relay.call
+        held, relay.spec = self.responses.find(call.subject, key)
+        relay.asked = held.asked
+        relay.stream = b"stream=true" in call.query.lower()
+        ticket = Ticket(relay.own_id, held.model, call.arrived, call.arrived, key.id, stream=relay.stream)
+        async with self.leases.look(ticket, held.generation) as lease:
+            if lease is None:
+                raise self.responses.unreachable(call.subject, held)
+            relay.leased_at, relay.generation = lease.granted_at, lease.generation
+            await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+        if relay.no_route:
+            raise self.responses.not_given_back(call.subject, held)
+        self._answered(relay)
+        if call.route is CANCEL and relay.outcome is Outcome.OK:
+            for other in self._running.values():  # vLLM sends nothing more to them, and does not end them
+                if other is not relay and other.stream and call.subject in {other.call.subject, other.created}:
+                    other.stop(RequestCut(f"The response `{call.subject}` was cancelled."))
+
     def _request(self, relay: Relay, head: Head, lease: LeaseView) -> UpstreamRequest:
         call, spec, asked = relay.call, relay.spec, relay.asked
         body: tuple[bytes | bytearray | memoryview, ...] = (call.body,)
         if asked != lease.engine_name and spec is not None and asked is not None and asked not in spec.lora:
             relay.rename()
-            if _knows_one_name(spec):
+            if call.body and _knows_one_name(spec):
                 body = request_parts(call.body, lease.engine_name)
         headers = [(b"x-request-id", relay.id.encode()), *head.forward]
-        target = call.route.path + b"?" + call.query if call.query else call.route.path
-        relay.request = request = UpstreamRequest(b"POST", target, headers, body)
+        target = call.path + b"?" + call.query if call.query else call.path
+        relay.request = request = UpstreamRequest(call.route.method, target, headers, body)
         return request
 
     # The ends

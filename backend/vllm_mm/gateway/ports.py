@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
@@ -37,6 +38,11 @@ class LeaseView(Protocol):
 
     def frozen_s(self, now: float) -> float:
         """Seconds for which it stood still."""
+        ...
+
+    @property
+    def revoked(self) -> MMError | None:
+        """Why it was taken away; None while it was not."""
         ...
 
     @property
@@ -75,6 +81,20 @@ class InstanceState(Protocol):
         ...
 
 
+class Ended(Protocol):
+    """The end of one launch."""
+
+    @property
+    def at(self) -> float:
+        """Unix time."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """`code: sentence`, or the words of a failure."""
+        ...
+
+
 class Leases(Protocol):
     """Whoever gives leases: `engine.manager.ProcessManager`."""
 
@@ -84,6 +104,15 @@ class Leases(Protocol):
     def lease(self, ticket: Ticket) -> AbstractAsyncContextManager[LeaseView]:
         """Entering raises QueueFull, StillLoading, TornDown, StartFailed, NoRoom or ShuttingDown; cancelling it drops
         the ticket."""
+        ...
+
+    def look(self, ticket: Ticket, generation: int) -> AbstractAsyncContextManager[LeaseView | None]:
+        """A lease on that launch, for what only looks at work that it has or ends it; None when that launch cannot be asked.
+        Waits for nothing, wakes and starts nothing."""
+        ...
+
+    def ending(self, model: str, generation: int) -> "Ended | None":
+        """How that launch ended; None when it did not, or that was long ago."""
         ...
 
     def wait_info(self, ticket: Ticket) -> WaitView: ...
@@ -190,5 +219,9 @@ class Rules:
     """Between two comments to a client that asked for progress."""
     origins: frozenset[bytes] = frozenset()
     """Web origins whose pages may read answers; `*` allows all."""
+    responses: int = 20_000
+    """Stored responses of which it is remembered who holds them."""
+    responses_age: float = 86_400.0
+    """For how long."""
     preflight: float = 600.0
     """How long a browser may remember that they may."""

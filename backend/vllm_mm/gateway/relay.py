@@ -30,7 +30,7 @@ WITHHELD: Final = 4096
 class Call:
     """A request as it came in."""
 
-    __slots__ = ("arrived", "body", "headers", "query", "refused", "route")
+    __slots__ = ("arrived", "body", "headers", "query", "refused", "route", "subject")
 
     def __init__(self, route: Route, query: bytes, headers: Headers, arrived: float) -> None:
         self.route = route
@@ -42,6 +42,15 @@ class Call:
         self.body: bytes | bytearray = b""
         self.refused: MMError | None = None
         """Set when it was refused before its body was read."""
+        self.subject = ""
+        """The id of the stored response that it is about, where the path names one."""
+
+    @property
+    def path(self) -> bytes:
+        """As the engine is asked for it."""
+        if not self.subject:
+            return self.route.path
+        return self.route.path.replace(b"{id}", quote(self.subject, safe="").encode())
 
 
 class _Nothing:
@@ -102,6 +111,8 @@ class Relay:
     """The engine said that it has no such route; nothing of that was passed on."""
     outcome: Outcome | None = None
     error: str | None = None
+    created: str | None = None
+    """The id of the response that it made, when the engine has told it."""
     stopped: MMError | None = None
     """Why it has to end although nothing failed: an operator, or its deadline."""
     exchange: Exchange | None = None

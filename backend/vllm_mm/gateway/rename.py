@@ -5,6 +5,7 @@ Both rewriters give the same output however the bytes are split, and hold a boun
 """
 
 import re
+from collections.abc import Container
 from typing import Final, Protocol
 
 import msgspec
@@ -32,6 +33,12 @@ class Rewriter(Protocol):
 def model_span(text: bytes) -> tuple[int, int] | None:
     """Where the value of the answer's `model` stands (quotes included): at the top level, or directly in `message` or
     `response`. None when there is none, or the text ends before it."""
+    return value_span(text, b'"model"', _OUTER)
+
+
+def value_span(text: bytes, wanted: bytes, outer: Container[bytes] = ()) -> tuple[int, int] | None:
+    """Where the string stands that is the value of the key `wanted`, at the top level or directly in an object under one of the
+    keys `outer` (all with their quotes)."""
     containers: list[bytes] = []
     key = name = b""
     at = 0
@@ -41,7 +48,7 @@ def model_span(text: bytes) -> tuple[int, int] | None:
         if string is not None:
             if not name:
                 key = string
-            elif name == b'"model"' and _is_outer(containers):
+            elif name == wanted and (len(containers) == 1 or (len(containers) == 2 and containers[1] in outer)):
                 return match.span(1)
             else:
                 name = b""
@@ -63,10 +70,6 @@ def model_span(text: bytes) -> tuple[int, int] | None:
         else:
             key = name = b""
     return None
-
-
-def _is_outer(containers: list[bytes]) -> bool:
-    return len(containers) == 1 or (len(containers) == 2 and containers[1] in _OUTER)
 
 
 class EventRewriter:

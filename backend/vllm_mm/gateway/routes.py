@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+from urllib.parse import unquote
 
 from vllm_mm.domain.specs import Task
 
@@ -31,6 +32,7 @@ class Route:
     tasks: frozenset[Task] = ANY
     """A model with one of these can serve it; vLLM has a route only where the model's task asks for it."""
     form: Form = Form.OPENAI
+    method: bytes = b"POST"
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -58,3 +60,16 @@ ROUTES: dict[bytes, Route] = {
     )
 }
 """By exact path, as sent: an encoded or otherwise different spelling is a different path, and unknown."""
+RESPONSES: Final = ROUTES[b"/v1/responses"]
+RETRIEVE: Final = Route(b"/v1/responses/{id}", GENERATES, Form.RESPONSES, b"GET")
+CANCEL: Final = Route(b"/v1/responses/{id}/cancel", GENERATES, Form.RESPONSES)
+
+
+def about_response(path: bytes) -> tuple[Route, str] | None:
+    """The route of a path as sent that names a stored response, and the response's id."""
+    head, slash, rest = path.partition(RESPONSES.path + b"/")
+    if head or not slash:
+        return None
+    name, *more = rest.split(b"/")
+    route = RETRIEVE if not more else CANCEL if more == [b"cancel"] else None
+    return (route, unquote(name.decode("latin-1"))) if route is not None and name else None

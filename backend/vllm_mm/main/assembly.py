@@ -152,6 +152,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         schedules = Schedules(manager, clock, settings.timezone)
         ahead = ReadAhead(manager, settings.warm.read_ahead, places.environment, clock)
         gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings), abilities)
+        stack.push_async_callback(gateway.responses.background.close)
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
@@ -195,4 +196,5 @@ def _gateway_rules(settings: Settings) -> Rules:
         header=settings.limits.header, header_timeout=settings.limits.header_timeout,
         keep_alive=settings.server.keep_alive, connections=settings.limits.connections,
         origins=frozenset(o.encode() for o in settings.cors.origins),
+        responses=settings.limits.responses, responses_age=settings.limits.responses_age,
     )  # fmt: skip

@@ -46,6 +46,10 @@ class LimitsConfig(Section):
     """How long a client may take to send the head of a request."""
     connections: int = Field(default=10_000, ge=1)
     """Client connections open at the same time."""
+    responses: int = Field(default=20_000, ge=1)
+    """Stored responses (`/v1/responses`) of which it is remembered which engine holds them; the oldest are forgotten."""
+    responses_age: Duration = 86_400.0
+    """For how long that is remembered."""
 
 
 class CorsConfig(Section):

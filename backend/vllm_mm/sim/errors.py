@@ -35,16 +35,18 @@ def unknown_model(name: str, aliases: tuple[str, ...] = ()) -> ApiError:
     )
 
 
-def invalid(field: str, message: str, value: object = None, kind: str = "value_error", *, cause: str = "") -> ApiError:
-    """400 for one field of the body that failed validation; an object or a list is only counted. `cause`: the ValueError
-    of a check of vLLM's own."""
+def invalid(
+    field: str, message: str, value: object = None, kind: str = "value_error", *, cause: str = "", place: str = "body"
+) -> ApiError:
+    """400 for one field of the body (or of the query) that failed validation; an object or a list is only counted. `cause`:
+    the ValueError of a check of vLLM's own."""
     shown = str(value)[:200]
     if isinstance(value, (list, dict)):
         container = cast("Sized", value)
         shown = f"<{type(container).__name__} of {len(container)} items>"
     context = f", 'ctx': {{'error': ValueError({cause!r})}}" if cause else ""
-    detail = f"{{'type': '{kind}', 'loc': 'body.{field}', 'msg': '{message}', 'input': {shown!r}{context}}}"
-    return ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{field}" if field else "body")
+    detail = f"{{'type': '{kind}', 'loc': '{place}.{field}', 'msg': '{message}', 'input': {shown!r}{context}}}"
+    return ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"{place}.{field}" if field else place)
 
 
 def missing(field: str, body: dict[str, Any]) -> ApiError:

@@ -2,59 +2,74 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from vllm_mm.sim import errors
 from vllm_mm.sim.bodies import Body, as_list, as_object, text_of
 from vllm_mm.sim.client import EngineDeadError
+from vllm_mm.sim.events import StoredEvents
 from vllm_mm.sim.service import Call, Plan, Service, limits_of, new_id
-from vllm_mm.sim.web import Writer, dump
+from vllm_mm.sim.web import dump
 
 
 async def create(call: Call) -> None:
     """POST /v1/responses, also as a stream, also in the background."""
     service, writer = call.service, call.writer
     body = service.body(call.request)
-    prompt = _prompt(service, body)
+    if body.get("background") and not body.get("store", True):
+        raise errors.refused("background can only be used when `store` is true", "background")
+    background, wanted = _flag("background", body), _flag("store", {"store": True, **body})
+    prompt = _prompt_of(body)
     limits = limits_of(body, "max_output_tokens")
     service.check_model(body)
-    background = bool(body.get("background"))
     if background and not service.options.response_store:
-        raise errors.refused(
+        raise errors.ApiError(
+            400,
             "This vLLM engine does not support `store=True` and therefore does not support the background mode. To enable "
             "these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.",
+            "invalid_request_error",
             "background",
         )
+    prompt = _after(service, body, prompt)
     plan = service.plan(prompt, limits, field_name="max_output_tokens")
-    response = _response(service, body, plan, f"resp_{call.request.headers.get('x-request-id') or new_id()}")
-    keep = service.options.response_store and body.get("store") is not False
-    if keep:
-        service.responses[response["id"]] = response
+    making = _Making(
+        service, plan, prompt, _response(service, body, plan), keep=wanted and service.options.response_store
+    )
     if background:
-        response["status"] = "queued"
-        task = asyncio.get_running_loop().create_task(_in_background(service, plan, response, prompt))
-        service.background[response["id"]] = task
-        writer.json(200, _visible(response))
+        making.response["status"] = "queued"
+        service.responses[making.id] = making.response
+        if body.get("stream"):
+            events = service.events[making.id] = StoredEvents()
+            making.in_background(making.stream(events.add))
+            writer.start()
+            await events.replay(0, writer)
+        else:
+            making.in_background(making.whole())
+            writer.json(200, _visible(making.response))
     elif body.get("stream"):
-        await _stream(service, writer, plan, response, prompt)
+        writer.start()
+        await making.stream(writer.write)
+        writer.end()
     else:
-        text, count, reason = await service.collect(plan)
-        _complete(response, plan, text, count, reason, prompt)
-        writer.json(200, _visible(response))
+        await making.whole()
+        writer.json(200, _visible(making.response))
 
 
 async def retrieve(call: Call) -> None:
-    """GET /v1/responses/{id}: what the store holds; with `stream`, its last event."""
+    """GET /v1/responses/{id}: what the store holds; with `stream`, the events of what was begun as a stream in the background,
+    from the one after `starting_after` on, as they come."""
+    after = _number(call, "starting_after")
+    streamed = _flag("stream", dict(call.request.query), place="query")
     response = _stored(call)
-    if call.request.parameter("stream", "false").lower() not in {"true", "1"}:
+    if not streamed:
         call.writer.json(200, _visible(response))
         return
     call.writer.start()
-    if (task := call.service.background.get(response["id"])) is not None:
-        await asyncio.wait([task])
-    after = int(call.request.parameter("starting_after", "-1"))
-    events = _Events(call.writer, after + 1)
-    events.send("response.completed", response=_visible(response))
-    call.writer.end()
+    events = call.service.events.get(response["id"])
+    if events is None:
+        return  # in the middle of the answer, as in vLLM: nobody catches its error, and the status has been sent
+    await events.replay(0 if after is None else after + 1, call.writer)
 
 
 async def cancel(call: Call) -> None:
@@ -68,101 +83,162 @@ async def cancel(call: Call) -> None:
     call.writer.json(200, _visible(response))
 
 
+_TRUE = frozenset({"true", "1", "yes", "on", "t", "y"})
+_FALSE = frozenset({"false", "0", "no", "off", "f", "n", "none"})
+"""What pydantic takes for a boolean, as text."""
+
+
+def _flag(name: str, given: Mapping[str, Any], *, place: str = "body") -> bool:
+    """Raises ApiError for what is none."""
+    value = str(given.get(name)).lower()
+    if value not in _TRUE | _FALSE:
+        message = "Input should be a valid boolean, unable to interpret input"
+        raise errors.invalid(name, message, given.get(name), "bool_parsing", place=place)
+    return value in _TRUE
+
+
+def _number(call: Call, name: str) -> int | None:
+    """A number of the query. Raises ApiError."""
+    values = call.request.values(name)
+    if not values:
+        return None
+    try:
+        return int(values[-1])
+    except ValueError:
+        message = "Input should be a valid integer, unable to parse string as an integer"
+        raise errors.invalid(name, message, values[-1], "int_parsing", place="query") from None
+
+
 def _stored(call: Call) -> Body:
     identity = call.request.path.split("/")[3]
     response = call.service.responses.get(identity)
     if response is None:
-        raise errors.ApiError(404, f"Response with id '{identity}' not found.", "invalid_request_error", "response_id")
+        raise _not_found(identity)
     return response
 
 
-async def _in_background(service: Service, plan: Plan, response: Body, prompt: str) -> None:
-    response["status"] = "in_progress"
-    try:
-        text, count, reason = await service.collect(plan)
-        _complete(response, plan, text, count, reason, prompt)
-    except EngineDeadError:
-        response["status"] = "failed"
-    finally:
-        service.background.pop(response["id"], None)
+def _not_found(identity: str) -> errors.ApiError:
+    return errors.ApiError(404, f"Response with id '{identity}' not found.", "invalid_request_error", "response_id")
 
 
-class _Events:
-    """Numbered server-sent events."""
+class _Making:
+    """A response while it is made."""
 
-    def __init__(self, writer: Writer, first: int = 0) -> None:
-        self._writer = writer
-        self._number = first
+    def __init__(self, service: Service, plan: Plan, prompt: str, response: Body, *, keep: bool) -> None:
+        self.id: str = response["id"]
+        self.response = response
+        self._service = service
+        self._plan = plan
+        self._prompt = prompt
+        self._keep = keep
 
-    def send(self, kind: str, **fields: object) -> None:
-        event = {**fields, "sequence_number": self._number, "type": kind}
-        self._number += 1
-        self._writer.write(b"event: %b\ndata: %b\n\n" % (kind.encode(), dump(event)))
+    def in_background(self, work: Coroutine[None, None, None]) -> None:
+        """The engine goes on with it, whoever leaves."""
+        background = self._service.background
+        task = background[self.id] = asyncio.get_running_loop().create_task(self._outlive(work))
+        task.add_done_callback(lambda _: background.pop(self.id, None))
+
+    async def _outlive(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except EngineDeadError:
+            self.response["status"] = "failed"
+
+    async def whole(self) -> None:
+        text, count, reason = await self._service.collect(self._plan)
+        self._complete(text, count, reason, f"msg_{new_id()[:16]}")
+
+    async def stream(self, write: Callable[[bytes], None]) -> None:
+        """There is no [DONE]; when the engine dies the stream just ends, without a terminal event."""
+        plan, response = self._plan, {**self.response, "status": "in_progress"}
+        item, counted, number = f"msg_{new_id()[:16]}", 0, 0
+
+        def send(kind: str, **fields: object) -> None:
+            nonlocal number
+            event = {**fields, "sequence_number": number, "type": kind}
+            number += 1
+            write(b"event: %b\ndata: %b\n\n" % (kind.encode(), dump(event)))
+
+        def on_piece(start: int, end: int, _last: bool) -> None:
+            nonlocal counted
+            counted = end
+            if start == 0:
+                message: Body = {
+                    "id": item, "content": [], "role": "assistant", "status": "in_progress", "type": "message", "phase": None,
+                }  # fmt: skip
+                send("response.output_item.added", item=message, output_index=0)
+                part: Body = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
+                send("response.content_part.added", content_index=0, item_id=item, output_index=0, part=part)
+            delta = plan.piece(start, end)
+            send("response.output_text.delta", content_index=0, delta=delta, item_id=item, logprobs=[], output_index=0)
+
+        send("response.created", response=_visible(response))
+        send("response.in_progress", response=_visible(response))
+        try:
+            reason = await self._service.run(plan, on_piece)
+        except EngineDeadError:
+            return
+        text = plan.piece(0, counted)
+        self._complete(text, counted, reason, item)
+        if counted:
+            done = self.response["output"][0]
+            part = done["content"][0]
+            send("response.output_text.done", content_index=0, item_id=item, logprobs=[], output_index=0, text=text)
+            send("response.content_part.done", content_index=0, item_id=item, output_index=0, part=part)
+            send("response.output_item.done", item=done, output_index=0)
+        send("response.completed", response=_visible(self.response))
+
+    def _complete(self, text: str, count: int, reason: str, item: str) -> None:
+        """Put the output in; from now on it can be asked for."""
+        response, plan = self.response, self._plan
+        status = "completed" if reason == "stop" else "incomplete"
+        content: Body = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+        response["output"] = [
+            {
+                "id": item, "content": [content], "role": "assistant", "status": "completed", "type": "message", "phase": None,
+            }
+        ]  # fmt: skip
+        response["status"] = status
+        response["incomplete_details"] = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        response["usage"] = {
+            "input_tokens": plan.prompt_tokens,
+            "input_tokens_details": {
+                "cached_tokens": 0, "cache_write_tokens": 0, "input_tokens_per_turn": [], "cached_tokens_per_turn": [],
+            },
+            "output_tokens": count,
+            "output_tokens_details": {
+                "reasoning_tokens": 0, "tool_output_tokens": 0, "output_tokens_per_turn": [], "tool_output_tokens_per_turn": [],
+            },
+            "total_tokens": plan.prompt_tokens + count,
+        }  # fmt: skip
+        response["_history"] = f"{self._prompt}{text}\n"
+        if self._keep:
+            self._service.responses[self.id] = response
 
 
-async def _stream(service: Service, writer: Writer, plan: Plan, response: Body, prompt: str) -> None:
-    """There is no [DONE]; when the engine dies the stream just ends, without a terminal event."""
-    events = _Events(writer)
-    item = f"msg_{new_id()[:16]}"
-    counted = 0
-
-    def on_piece(start: int, end: int, _last: bool) -> None:
-        nonlocal counted
-        counted = end
-        if start == 0:
-            message: Body = {
-                "id": item, "content": [], "role": "assistant", "status": "in_progress", "type": "message", "phase": None,
-            }  # fmt: skip
-            events.send("response.output_item.added", item=message, output_index=0)
-            part: Body = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
-            events.send("response.content_part.added", content_index=0, item_id=item, output_index=0, part=part)
-        delta = plan.piece(start, end)
-        events.send(
-            "response.output_text.delta", content_index=0, delta=delta, item_id=item, logprobs=[], output_index=0
-        )
-
-    writer.start()
-    response["status"] = "in_progress"
-    events.send("response.created", response=_visible(response))
-    events.send("response.in_progress", response=_visible(response))
-    try:
-        reason = await service.run(plan, on_piece)
-    except EngineDeadError:
-        writer.end()
-        return
-    text = plan.piece(0, counted)
-    _complete(response, plan, text, counted, reason, prompt, item)
-    if counted:
-        part = response["output"][0]["content"][0]
-        events.send("response.output_text.done", content_index=0, item_id=item, logprobs=[], output_index=0, text=text)
-        events.send("response.content_part.done", content_index=0, item_id=item, output_index=0, part=part)
-        events.send("response.output_item.done", item=response["output"][0], output_index=0)
-    events.send("response.completed", response=_visible(response))
-    writer.end()
-
-
-def _prompt(service: Service, body: Body) -> str:
-    """The input after what came before it. Raises ApiError."""
+def _prompt_of(body: Body) -> str:
+    """The input. Raises ApiError."""
     given = body.get("input")
     if isinstance(given, str):
-        text = f"<|user|>{given}\n"
-    elif (items := as_list(given)) is not None:
-        text = "".join(_item(item) for item in items)
-    else:
-        if given is None:
-            raise errors.missing("input", body)
-        raise errors.invalid("input", "Input should be a valid string", given, "string_type")
+        return f"<|user|>{given}\n"
+    if (items := as_list(given)) is not None:
+        return "".join(_item(item) for item in items)
+    if given is None:
+        raise errors.missing("input", body)
+    raise errors.invalid("input", "Input should be a valid string", given, "string_type")
+
+
+def _after(service: Service, body: Body, prompt: str) -> str:
+    """The prompt behind what came before it. Raises ApiError."""
     before = ""
     if (previous := body.get("previous_response_id")) is not None:
         stored = service.responses.get(str(previous))
         if stored is None:
-            raise errors.ApiError(
-                404, f"Response with id '{previous}' not found.", "invalid_request_error", "response_id"
-            )
-        before = stored["_history"]
+            raise _not_found(str(previous))
+        before = stored.get("_history", "")
     instructions = body.get("instructions")
     system = f"<|system|>{text_of(instructions)}\n" if instructions is not None else ""
-    return f"{system}{before}{text}<|assistant|>"
+    return f"{system}{before}{prompt}<|assistant|>"
 
 
 def _item(item: object) -> str:
@@ -172,10 +248,10 @@ def _item(item: object) -> str:
     return f"<|{message.get('role', 'user')}|>{text_of(message.get('content'))}\n"
 
 
-def _response(service: Service, body: Body, plan: Plan, identity: str) -> Body:
+def _response(service: Service, body: Body, plan: Plan) -> Body:
     """A response before its output."""
     return {
-        "id": identity, "created_at": int(time.time()), "incomplete_details": None,
+        "id": str(body.get("request_id") or f"resp_{new_id()[:16]}"), "created_at": int(time.time()), "incomplete_details": None,
         "instructions": body.get("instructions"), "metadata": body.get("metadata"), "model": service.name,
         "object": "response", "output": [], "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "temperature": float(body.get("temperature") or 1.0), "tool_choice": body.get("tool_choice") or "auto",
@@ -188,34 +264,6 @@ def _response(service: Service, body: Body, plan: Plan, identity: str) -> Body:
         "presence_penalty": 0.0, "frequency_penalty": 0.0, "kv_transfer_params": None, "ec_transfer_params": None,
         "input_messages": None, "output_messages": None,
     }  # fmt: skip
-
-
-def _complete(
-    response: Body, plan: Plan, text: str, count: int, reason: str, prompt: str, item: str | None = None
-) -> None:
-    """Put the output in."""
-    status = "completed" if reason == "stop" else "incomplete"
-    content: Body = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-    response["output"] = [
-        {
-            "id": item or f"msg_{new_id()[:16]}", "content": [content], "role": "assistant", "status": "completed",
-            "type": "message", "phase": None,
-        }
-    ]  # fmt: skip
-    response["status"] = status
-    response["incomplete_details"] = {"reason": "max_output_tokens"} if status == "incomplete" else None
-    response["usage"] = {
-        "input_tokens": plan.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": 0, "cache_write_tokens": 0, "input_tokens_per_turn": [], "cached_tokens_per_turn": [],
-        },
-        "output_tokens": count,
-        "output_tokens_details": {
-            "reasoning_tokens": 0, "tool_output_tokens": 0, "output_tokens_per_turn": [], "tool_output_tokens_per_turn": [],
-        },
-        "total_tokens": plan.prompt_tokens + count,
-    }  # fmt: skip
-    response["_history"] = f"{prompt}{text}\n"
 
 
 def _visible(response: Body) -> Body:

@@ -12,6 +12,7 @@ from typing import Any
 from vllm_mm.sim import errors, sampling
 from vllm_mm.sim.bodies import Body, as_list, as_object
 from vllm_mm.sim.client import Engine
+from vllm_mm.sim.events import StoredEvents
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.metrics import Metrics
 from vllm_mm.sim.options import Options
@@ -70,6 +71,8 @@ class Service:
     """The store of /v1/responses, while `response_store` is on."""
     background: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     """Responses that are made without a client waiting."""
+    events: dict[str, StoredEvents] = field(default_factory=dict[str, StoredEvents])
+    """Of those that were begun as streams in the background, also when they are complete."""
     load: int = 0
     """Requests that use the engine now (/load)."""
     created: int = field(default_factory=lambda: int(time.time()))
