@@ -13,11 +13,12 @@ from typing import Any
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Rules
 from vllm_mm.virtual.engine import EngineTimes, VirtualModel
-from vllm_mm.virtual.fleet import Terms, simulate
+from vllm_mm.virtual.fleet import simulate
 from vllm_mm.virtual.generate import Kind, generate
 from vllm_mm.virtual.optimum import least_mean_wait
 from vllm_mm.virtual.policies import Policy, pick
 from vllm_mm.virtual.results import summary
+from vllm_mm.virtual.terms import Terms
 from vllm_mm.virtual.trace import Request
 
 SIZE = 10 * 2**30

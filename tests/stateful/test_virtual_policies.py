@@ -13,12 +13,13 @@ from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.specs import DeviceWish, IdlePolicy
 from vllm_mm.virtual.engine import EngineTimes, VirtualModel
-from vllm_mm.virtual.fleet import Fleet, Terms, simulate
+from vllm_mm.virtual.fleet import Fleet, simulate
 from vllm_mm.virtual.generate import Kind, generate
 from vllm_mm.virtual.optimum import least_mean_wait
 from vllm_mm.virtual.policies import POLICIES
 from vllm_mm.virtual.records import Outcome
 from vllm_mm.virtual.results import bound
+from vllm_mm.virtual.terms import Terms
 from vllm_mm.virtual.trace import Request
 
 FROZEN = {State.SUSPENDING, State.SLEEPING, State.WAKING}

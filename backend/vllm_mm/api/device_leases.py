@@ -4,7 +4,8 @@ from fastapi import APIRouter, Response
 
 from vllm_mm.api import present
 from vllm_mm.api.dependencies import Operator, Reader, The, Wait, cause, operation_id
-from vllm_mm.api.schemas import REFUSALS, DeviceLeaseIn, DeviceLeaseOut
+from vllm_mm.api.inputs import DeviceLeaseIn
+from vllm_mm.api.schemas import REFUSALS, DeviceLeaseOut
 from vllm_mm.domain.device_leases import Stage
 from vllm_mm.domain.errors import Conflict
 

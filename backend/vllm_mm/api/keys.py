@@ -3,7 +3,8 @@
 from fastapi import APIRouter, HTTPException
 
 from vllm_mm.api.dependencies import Admin, The, cause, operation_id, resolve
-from vllm_mm.api.schemas import REFUSALS, KeyIn, KeyOut, NewKeyOut
+from vllm_mm.api.inputs import KeyIn
+from vllm_mm.api.schemas import REFUSALS, KeyOut, NewKeyOut
 from vllm_mm.domain.keys import Key
 
 router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/keys", tags=["keys"], responses=REFUSALS)

@@ -11,14 +11,13 @@ from fastapi import APIRouter, Query, Response
 
 from vllm_mm.api import present
 from vllm_mm.api.dependencies import Admin, Operator, Reader, Services, The, Wait, cause, operation_id, resolve
+from vllm_mm.api.inputs import Declaration, NewModel
 from vllm_mm.api.schemas import (
     REFUSALS,
-    Declaration,
     DeletedOut,
     HistoryOut,
     InstanceOut,
     ModelOut,
-    NewModel,
     StartOut,
 )
 from vllm_mm.api.settling import settled

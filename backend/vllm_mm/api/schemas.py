@@ -1,11 +1,11 @@
-"""What the admin API says and takes, as pydantic models: OpenAPI, and the dashboard's types, are made from these.
+"""What the admin API says, as pydantic models (what it takes is in `inputs`): OpenAPI, and the dashboard's types, are made from these.
 
 Times are seconds, moments are Unix seconds, memory is bytes.
 """
 
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict
 
 from vllm_mm.control.plan import Act
 from vllm_mm.domain.device_leases import Stage as LeaseStage
@@ -14,8 +14,6 @@ from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
-from vllm_mm.settings import ModelConfig
-from vllm_mm.settings.units import Duration, Size
 
 
 class Out(BaseModel):
@@ -255,19 +253,6 @@ class DeviceLeaseOut(Out):
     evicted: list[EvictedOut]
 
 
-class DeviceLeaseIn(BaseModel):
-    """What is asked for."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-    free: Size
-    """Bytes, or text such as "10GiB"."""
-    seconds: Duration = Field(alias="for")
-    """From the moment at which the memory is free: seconds, or text such as "2h"; at most 7 days."""
-    note: str = Field(default="", max_length=200)
-    """What it is for; for people."""
-
-
 class QueueEntryOut(Out):
     ticket: str
     model: str
@@ -392,17 +377,6 @@ class NewKeyOut(KeyOut):
     """Shown this once; only its hash is kept."""
 
 
-class KeyIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-    name: str = Field(min_length=1, max_length=200)
-    scopes: list[Scope] = Field(default=[Scope.INFER], min_length=1)
-    models: list[str] | None = None
-    """Ids of the models that it may use; null means all."""
-    expires_in: float | None = Field(default=None, gt=0)
-    """Seconds until it ends by itself; null means never."""
-
-
 class EventOut(Out):
     """The `data` of a server-sent event of `/api/events`; its `id` is `seq`, its `event` is `kind`."""
 
@@ -446,44 +420,3 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     422: {"model": ErrorOut, "description": "The request is wrong; `param` says where."},
 }
 """For the documentation of every route."""
-
-
-def _declaration_schema() -> dict[str, Any]:
-    """ModelConfig's schema in one piece: OpenAPI keeps its definitions elsewhere."""
-    document = ModelConfig.model_json_schema()
-    definitions: dict[str, Any] = document.pop("$defs", {})
-
-    def inline(node: Any) -> Any:
-        if isinstance(node, dict):
-            known = cast("dict[str, Any]", node)
-            reference = known.get("$ref")
-            if isinstance(reference, str):
-                rest = {k: v for k, v in known.items() if k != "$ref"}
-                return inline(definitions[reference.rsplit("/", 1)[-1]] | rest)
-            return {name: inline(value) for name, value in known.items()}
-        if isinstance(node, list):
-            return [inline(item) for item in cast("list[Any]", node)]
-        return node
-
-    return inline(document)
-
-
-_DECLARATION = _declaration_schema()
-
-Declaration = Annotated[dict[str, Any], WithJsonSchema(_DECLARATION)]
-"""A model as in the configuration file. Checked by `settings.parse_model`, which names the nearest key."""
-NewModel = Annotated[
-    dict[str, Any],
-    WithJsonSchema(
-        _DECLARATION
-        | {
-            "title": "NewModel",
-            "properties": {
-                "id": {"type": "string", "description": "The name that clients will use."},
-                **_DECLARATION["properties"],
-            },
-            "required": ["id"],
-        }
-    ),
-]
-"""A declaration with its `id`."""

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from vllm_mm.domain.residency import Device
     from vllm_mm.settings import Settings
     from vllm_mm.virtual.engine import VirtualModel
-    from vllm_mm.virtual.fleet import Terms
     from vllm_mm.virtual.generate import Kind
     from vllm_mm.virtual.results import Result
+    from vllm_mm.virtual.terms import Terms
     from vllm_mm.virtual.trace import Request
 
 PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -259,7 +259,7 @@ def _terms(scenario: Scenario, sleep_budget: str, patience: str | None, changes:
 
     from vllm_mm.domain.scheduling import Rules  # noqa: PLC0415  # as above
     from vllm_mm.settings import SwapConfig, parse_duration, parse_size  # noqa: PLC0415  # as above
-    from vllm_mm.virtual.fleet import Terms  # noqa: PLC0415  # as above
+    from vllm_mm.virtual.terms import Terms  # noqa: PLC0415  # as above
 
     swap = scenario.settings.swap if scenario.settings is not None else SwapConfig()
     given = {name: value for name, value in changes.items() if value is not None}

@@ -6,8 +6,8 @@ from math import ceil
 
 from vllm_mm.domain.scheduling.bound import bound as limit_of
 from vllm_mm.virtual.engine import EngineTimes, VirtualModel
-from vllm_mm.virtual.fleet import Terms
 from vllm_mm.virtual.records import Outcome
+from vllm_mm.virtual.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.scheduling import Hold, Lane, Load, Refuse, Rules, Ticket, View
 from vllm_mm.domain.specs import DeviceWish, IdlePolicy
 from vllm_mm.virtual.engine import EngineTimes, VirtualModel
-from vllm_mm.virtual.fleet import Stuck, Terms, simulate
+from vllm_mm.virtual.fleet import Stuck, simulate
 from vllm_mm.virtual.generate import Kind, generate
 from vllm_mm.virtual.policies import POLICIES, Policy, pick
 from vllm_mm.virtual.records import Outcome
 from vllm_mm.virtual.results import bound, spread, summary
+from vllm_mm.virtual.terms import Terms
 from vllm_mm.virtual.trace import Request
 
 TIMES = EngineTimes(load=20.0, stop=1.0, sleep=1.0, wake=2.0, prefill=1000.0, decode=100.0, batch_slowdown=0.0)
