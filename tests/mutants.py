@@ -49,6 +49,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/manager/test_races.py::test_what_an_engine_wrote_just_before_it_was_ready_is_read",),
     ),
     Mutant(
+        "comments-after-the-end", "a comment about a freeze may be written behind a complete answer",
+        "backend/vllm_mm/gateway/relay.py", "        self.over = True\n        self.client.finish()\n", "        self.client.finish()\n",
+        ("tests/unit/gateway/test_progress.py::test_nothing_follows_the_end_of_an_answer",),
+    ),
+    Mutant(
         "orphans-unreaped-in-life", "who forked away from an engine and died stays a zombie while it runs",
         "backend/vllm_mm/engine/process.py",
         "            await self._parts.look(lambda known=known: known)\n            children.reap_orphans()\n",

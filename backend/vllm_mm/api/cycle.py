@@ -80,7 +80,7 @@ class HotCycle:
         self._framing = framing
 
     def data(self, chunk: bytes) -> None:
-        if self.gone:
+        if self.gone or self.response_complete:
             return
         transport = self._protocol.transport
         if self._framing is Framing.CHUNKED and self.raw and chunk:

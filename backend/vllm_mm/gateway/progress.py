@@ -75,7 +75,7 @@ class Comments:
         self._disarm()
 
         def due() -> None:
-            if self._timer is timer and not self._relay.client.gone:
+            if self._timer is timer and not self._relay.client.gone and not self._relay.over:
                 tell()
 
         self._timer = timer = self._clock.call_at(self._clock.now() + seconds, due)

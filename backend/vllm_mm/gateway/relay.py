@@ -107,6 +107,8 @@ class Relay:
     """The answer is an event stream."""
     muted = False
     """The engine's answer does not fit behind the head that went out early; it is told as an event instead."""
+    over = False
+    """The answer is complete or cut: the connection may be another request's by now, before anybody else knows of the end."""
     no_route = False
     """The engine said that it has no such route; nothing of that was passed on."""
     outcome: Outcome | None = None
@@ -210,6 +212,10 @@ class Relay:
             self._release(self._rewriter)
             if rest:
                 self._write(rest)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.over = True
         self.client.finish()
 
     def _pass_on(self, withheld: _Withheld) -> None:
@@ -293,12 +299,14 @@ class Relay:
     def between_events(self) -> bool:
         """A comment would be seen for itself: whole events of a stream went out, or nothing at all so far. Not for an answer
         that is relayed with the engine's framing."""
-        if self.raw or self.muted or self._withheld is not None or self._held_head is not None:
+        if self.over or self.raw or self.muted or self._withheld is not None or self._held_head is not None:
             return False
         return self.meter.ends_event() and (self.events or not self.head_sent)
 
     def comment(self, text: bytes) -> None:
-        self.client.data(b": " + text + b"\n\n")
+        """Nothing after the end."""
+        if not self.over:
+            self.client.data(b": " + text + b"\n\n")
 
     def comment_before_next(self, text: bytes) -> Callable[[], None]:
         """Right before the answer goes on, whenever that is. Returns the way to have it written now, if it was not yet."""
@@ -333,11 +341,12 @@ class Relay:
             body = error_body(problem, self.call.route.form, self.id)
             self._start(headers, Framing.LENGTH, len(body))
             client.data(body)
-            client.finish()
+            self._finish()
             return
         if self.events and (self.exchange is None or self.exchange.at_boundary):
             event = error_event(problem, self.call.route.form, self.id)
             client.data(self._framed(event))
+        self.over = True
         client.cut()
 
     def _framed(self, event: bytes) -> bytes:
