@@ -49,6 +49,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/manager/test_races.py::test_what_an_engine_wrote_just_before_it_was_ready_is_read",),
     ),
     Mutant(
+        "loads-hold-a-worker", "who decides waits until what was decided is written down",
+        "backend/vllm_mm/engine/queue.py",
+        "            task.add_done_callback(self._carrying.discard)\n",
+        "            task.add_done_callback(self._carrying.discard)\n            await task\n",
+        ("tests/unit/manager/test_races.py::test_a_database_that_is_locked_keeps_no_slot_from_those_who_wait_for_it",),
+        more=(("    def _round(self) -> None:", "    async def _round(self) -> None:"), ("                self._round()\n", "                await self._round()\n")),
+    ),
+    Mutant(
         "comments-after-the-end", "a comment about a freeze may be written behind a complete answer",
         "backend/vllm_mm/gateway/relay.py", "        self.over = True\n        self.client.finish()\n", "        self.client.finish()\n",
         ("tests/unit/gateway/test_progress.py::test_nothing_follows_the_end_of_an_answer",),

@@ -108,6 +108,7 @@ class InferenceQueue:
         self._timer: Timer | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._deciding: set[str] = set()
+        self._carrying: set[asyncio.Task[None]] = set()
         self._closed = False
         self.last_beat = clock.now()
 
@@ -120,9 +121,10 @@ class InferenceQueue:
     async def close(self) -> None:
         """Answer everybody who waits, then end the workers."""
         self.refuse_all(ShuttingDown("The server is shutting down. Try again in a few seconds.", retry_after=5.0))
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        tasks = (*self._workers, *self._carrying)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -277,14 +279,14 @@ class InferenceQueue:
             await self._wake.wait()
             self._wake.clear()
             try:
-                await self._round()
+                self._round()
                 self.last_beat = self._clock.now()
             except Exception:
                 self._arm(BEAT)
                 # A worker that died would stop the service; the next beat tries again, and /ready tells if it does not.
                 log.exception("a scheduling round failed")
 
-    async def _round(self) -> None:
+    def _round(self) -> None:
         lanes = [
             Waiting(model, tuple(w.ticket for w in lane.waiters), lane.turns) for model, lane in self._lanes.items()
         ]
@@ -293,15 +295,27 @@ class InferenceQueue:
         holds = [d.until - now for d in decisions if isinstance(d, Hold) and d.until is not None]
         self._arm(min([BEAT, *holds]))
         # Grants and answers first and without a pause: nobody else can run in between, so they are not stale.
-        loads = [d for d in decisions if not self._at_once(d) and isinstance(d, Load)]
-        for load in loads:
-            if load.model in self._deciding:
-                continue
-            self._deciding.add(load.model)
-            try:
-                await self._manager.carry_out(load)
-            finally:
-                self._deciding.discard(load.model)
+        loads = [d for d in decisions if not self._at_once(d) and isinstance(d, Load) and d.model not in self._deciding]
+        if loads:
+            # Not by this worker: a database that is locked must not keep free slots from those who wait for them.
+            self._deciding |= {load.model for load in loads}
+            task = asyncio.get_running_loop().create_task(self._carry_out(loads), name="loads")
+            self._carrying.add(task)
+            task.add_done_callback(self._carrying.discard)
+
+    async def _carry_out(self, loads: Sequence[Load]) -> None:
+        """One after the other: each was decided on what the ones before it leave."""
+        try:
+            for load in loads:
+                try:
+                    await self._manager.carry_out(load)
+                except Exception:
+                    self._arm(BEAT)
+                    log.exception("a load of %s failed before it began", load.model)
+                finally:
+                    self._deciding.discard(load.model)
+        finally:
+            self._deciding -= {load.model for load in loads}
 
     def _at_once(self, decision: Decision) -> bool:
         match decision:

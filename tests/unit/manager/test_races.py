@@ -324,3 +324,24 @@ async def test_what_an_engine_wrote_just_before_it_was_ready_is_read() -> None:
         await w.clock.advance(1.0)
         assert waiting.result() == "a"
         assert w.manager.require("a").facts["weights_gib"] == 2.5
+
+
+async def test_a_database_that_is_locked_keeps_no_slot_from_those_who_wait_for_it() -> None:
+    """As many loads as there are workers wait for their rows: grants for models that are there go on."""
+    names = [f"m{i}" for i in range(6)]
+    async with world(model("r", 2, concurrency=1), *(model(n, 2) for n in names)) as w:
+        await w.ready("r")
+        w.store.hold = asyncio.Event()
+        loads: list[asyncio.Task[str]] = []
+        for name in names:
+            loads.append(ask(w, name))
+            await w.clock.advance(0.1)
+        async with w.manager.lease(w.ticket("r")):
+            second = ask(w, "r")
+            await w.clock.advance(0.1)
+            assert not second.done()
+        await w.clock.advance(0.1)
+        assert second.result() == "r"
+        w.store.hold.set()
+        await w.clock.advance(5.0)
+        assert [load.result() for load in loads] == names
