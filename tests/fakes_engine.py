@@ -378,6 +378,12 @@ class World:
             assert self.manager.require(model).state == "ready", self.manager.describe(model)
 
 
+async def get(w: World, ticket: Ticket) -> str:
+    """A request that needs a lease and is done at once."""
+    async with w.manager.lease(ticket) as lease:
+        return lease.model
+
+
 def model(name: str, gib: float = 10, **changes: Any) -> ModelSpec:
     spec = ModelSpec(name, engine=EngineKind.COMMAND, command=("engine", "{socket}"), memory=int(gib * GIB))
     return replace(spec, **changes)

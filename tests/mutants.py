@@ -133,14 +133,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     manager(
         "loads-one-by-one", "loads of different models wait for each other on any device",
-        "engine/room.py",
+        "domain/ledger.py",
         'PROFILES_MEMORY = frozenset({"gpu", "sim"})',
         'PROFILES_MEMORY = frozenset({"gpu", "sim", "test"})',
         "test_different_targets_load_concurrently",
     ),
     manager(
         "profiles-together", "two engines size their memory on one GPU at once",
-        "engine/room.py",
+        "domain/ledger.py",
         'PROFILES_MEMORY = frozenset({"gpu", "sim"})',
         "PROFILES_MEMORY = frozenset[str]()",
         "test_one_memory_profile_at_a_time_on_a_device",

@@ -9,6 +9,11 @@ from pathlib import Path
 from vllm_mm.engine.ports import Address
 
 
+def chunk(data: bytes) -> bytes:
+    """As it goes over the wire in a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 @dataclass
 class Heard:
     """A request as the engine saw it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plane import FORMS, Answer, Plane, ask, get, plane, post, read_answer
-from upstreams import Peer, Script, Upstream, answers, upstream
+from upstreams import Peer, Script, Upstream, answers, chunk, upstream
 from vllm_mm.domain.errors import QueueFull, StartFailed, StillLoading, TornDown
 from vllm_mm.domain.usage import Outcome, Usage
 from vllm_mm.engine.ports import Address
@@ -29,10 +29,6 @@ PLAIN = JSON_HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"org/model-1","messages":[]}'
 STREAM = b'{"model":"org/model-1","stream":true}'
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def event(n: int, model: str = "org/model-1") -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from plane import FORMS, SECRET, ask, get, plane, post, read_answer
-from upstreams import Peer, Script, answers, upstream
+from upstreams import Peer, Script, answers, chunk, upstream
 from vllm_mm.domain.errors import RequestCut
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.ports import Address
@@ -26,10 +26,6 @@ JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 OK = JSON_HEAD + b"content-length: 2\r\n\r\n{}"
 EVENT = b'data: {"id":"c","choices":[{"delta":{"content":"x"}}]}\n\n'
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 @pytest.fixture(params=FORMS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plane import FORMS, Answer, PlainLease, Plane, plane, post, read_answer
-from upstreams import Peer, Script, upstream
+from upstreams import Peer, Script, chunk, upstream
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.gateway import progress
 from vllm_mm.gateway.ports import Rules
@@ -29,10 +29,6 @@ def body(model: str = "org/model-1") -> bytes:
 
 def event(text: str, model: str = "org/model-1") -> bytes:
     return b'data: {"model":"%b","choices":[{"text":"%b"}]}\n\n' % (model.encode(), text.encode())
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 DONE = b"data: [DONE]\n\n"

@@ -5,6 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from vllm_mm.domain.specs import GIB
 
+PROFILES_MEMORY = frozenset({"gpu", "sim"})
+"""Kinds of device on which two engines must not size their KV cache at once: vLLM takes the free memory at start and
+what its neighbour allocates meanwhile for its own (vLLM issues 55827 and 56830)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

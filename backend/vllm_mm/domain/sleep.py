@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from vllm_mm.domain.ledger import Device
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, SleepMode, SleepSpec
 from vllm_mm.domain.states import Outcome
-from vllm_mm.vocabulary.quantities import parse_size
+from vllm_mm.vocabulary.profile import size_of
 
 RANK_KEEPS = GIB
 """What a rank of vLLM keeps on a GPU during sleep, until it was measured: CUDA's context, graphs, communication buffers."""
@@ -81,7 +81,7 @@ def residue(
         elif device in measured:
             guess = measured[device]
         elif spec.engine is EngineKind.SIM:
-            guess = _profile_size(spec, "sleep_residual", "0")
+            guess = size_of(spec.sim, "sleep_residual")
         else:
             guess = RANK_KEEPS if kinds.get(device) == "gpu" else size
         kept[device] = min(guess, size)
@@ -108,16 +108,8 @@ def host_bytes(spec: ModelSpec, held: Mapping[str, int], kinds: Mapping[str, str
     if not elsewhere:
         return 0
     if spec.engine is EngineKind.SIM:
-        weights = _profile_size(spec, "weights", "1GiB")
+        weights = size_of(spec.sim, "weights")
     return weights or sum(elsewhere.values())
-
-
-def _profile_size(spec: ModelSpec, key: str, default: str) -> int:
-    """A size that is none counts as nothing: the engine refuses to start with it."""
-    try:
-        return parse_size(str(spec.sim.get(key, default)))
-    except ValueError:
-        return 0
 
 
 # What sleeps taught.

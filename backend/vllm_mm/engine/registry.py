@@ -8,6 +8,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import UnknownModel
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.footprint import Footprint, Learned
+from vllm_mm.domain.ledger import PROFILES_MEMORY
 from vllm_mm.domain.lifecycle import Goal, Instance, State
 from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import ModelSpec
@@ -22,7 +23,7 @@ from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.ports import ForeignProcess
-from vllm_mm.engine.room import PROFILES_MEMORY, Room
+from vllm_mm.engine.room import Room
 from vllm_mm.engine.tiers import Tiers
 from vllm_mm.engine.tools import Tools
 

@@ -3,11 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from vllm_mm.domain.ledger import PROFILES_MEMORY
 from vllm_mm.domain.residency import Device, Ledger
-
-PROFILES_MEMORY = frozenset({"gpu", "sim"})
-"""Kinds of device on which two engines must not size their KV cache at once: vLLM takes the free memory at start and
-what its neighbour allocates meanwhile for its own (vLLM issues 55827 and 56830)."""
 
 BREATH = 64 * 1024**2
 """Bytes by which the use of the host's RAM comes and goes from one reading to the next."""

@@ -6,16 +6,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from vllm_mm.vocabulary.faults import Faults
-from vllm_mm.vocabulary.profile import KEYS, problems, texts
-
-GIB = 2**30
+from vllm_mm.vocabulary.profile import GIB, KEYS, SIZES, problems, texts
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Frozen numbers, in bytes, seconds, and events a second (infinity: takes no time)."""
 
-    weights: int = GIB
+    weights: int = SIZES["weights"]
     """Bytes of weights over all ranks."""
     load_bandwidth: float = math.inf
     imports: float = 0.0
@@ -32,13 +30,13 @@ class Profile:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     """Prompt tokens that one step takes in at most (chunked prefill)."""
-    kv_cache: int = GIB
+    kv_cache: int = SIZES["kv_cache"]
     """Bytes of KV cache over all ranks."""
-    kv_bytes_per_token: int = 23_040
-    overhead: int = 0
+    kv_bytes_per_token: int = SIZES["kv_bytes_per_token"]
+    overhead: int = SIZES["overhead"]
     """Bytes on each device beside weights and cache."""
     sleep_bandwidth: float = math.inf
-    sleep_residual: int = 0
+    sleep_residual: int = SIZES["sleep_residual"]
     """Bytes that stay on each device during sleep."""
     length: int = 0
     """Natural length of an answer in tokens; 0 lets the prompt decide (16 to 143)."""

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from vllm_mm.domain.ledger import PROFILES_MEMORY
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Device, Placement, place
 from vllm_mm.domain.scheduling import Grant, Hold, Load, Ticket
@@ -19,9 +20,6 @@ from vllm_mm.virtual.policies import Policy
 from vllm_mm.virtual.records import LoadRecord, Outcome, Served, Unserved
 from vllm_mm.virtual.terms import Terms
 from vllm_mm.virtual.trace import Request
-
-PROFILES_MEMORY = frozenset({"gpu", "sim"})
-"""Kinds of device on which one load has to be done before the next begins, as on the server."""
 
 
 class Stuck(Exception):

@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from vllm_mm.vocabulary.faults import parse_faults
@@ -83,6 +84,26 @@ KEYS: Mapping[str, tuple[Callable[[object], Any], str]] = {
 """Every key: its parser (which raises ValueError), and its meaning with the default in brackets."""
 
 
+SIZES: Mapping[str, int] = {
+    "weights": GIB, "kv_cache": GIB, "overhead": 0, "kv_bytes_per_token": 23_040, "sleep_residual": 0,
+}  # fmt: skip
+"""Bytes of these keys where a profile does not say."""
+
+
+def size_of(profile: Mapping[str, object], key: str) -> int:
+    """Bytes of a key of `SIZES`, for those who plan with an engine before it runs. A size that is none counts as nothing: the
+    engine refuses to start with it, and says how sizes are written."""
+    return _size(str(profile[key])) if key in profile else SIZES[key]
+
+
+@lru_cache(maxsize=4096)  # asked for in each round of the scheduler
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        return 0
+
+
 def value_of(profile: Mapping[str, object], key: str, default: Any) -> Any:
     """The value of a key, parsed; `default` where the profile does not say. Raises ValueError."""
     return KEYS[key][0](profile[key]) if key in profile else default
@@ -91,13 +112,13 @@ def value_of(profile: Mapping[str, object], key: str, default: Any) -> Any:
 def load_seconds(profile: Mapping[str, object], *, imports: bool = True) -> float:
     """Seconds from the start of a simulated engine's process to ready, by its profile. Raises ValueError."""
     steps = ("imports", "startup", "compile", "graphs") if imports else ("startup", "compile", "graphs")
-    reading = value_of(profile, "weights", GIB) / value_of(profile, "load_bandwidth", math.inf)
+    reading = value_of(profile, "weights", SIZES["weights"]) / value_of(profile, "load_bandwidth", math.inf)
     return sum(value_of(profile, key, 0.0) for key in steps) + reading
 
 
 def move_seconds(profile: Mapping[str, object], ranks: int = 1) -> float:
     """Seconds that its weights take to host memory, or back. Raises ValueError."""
-    return value_of(profile, "weights", GIB) / value_of(profile, "sleep_bandwidth", math.inf) / ranks
+    return value_of(profile, "weights", SIZES["weights"]) / value_of(profile, "sleep_bandwidth", math.inf) / ranks
 
 
 def problems(profile: Mapping[str, object]) -> Iterator[tuple[str, str]]:

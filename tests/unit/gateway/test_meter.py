@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from upstreams import chunk
 from vllm_mm.domain.usage import Usage
 from vllm_mm.gateway.meter import KEEP, PIECES, Meter
 
@@ -15,10 +16,6 @@ def metered(*pieces: bytes) -> Meter:
     for piece in pieces:
         meter.piece(piece)
     return meter
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 CHAT = json.dumps(

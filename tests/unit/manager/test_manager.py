@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from fakes_engine import World, model, world
+from fakes_engine import World, get, model, world
 from vllm_mm.domain.errors import (
     ConfigError,
     Conflict,
@@ -31,12 +31,6 @@ async def hold(w: World, ticket: Ticket, until: asyncio.Event) -> Lease:
     async with w.manager.lease(ticket) as lease:
         await until.wait()
         return lease
-
-
-async def get(w: World, ticket: Ticket) -> str:
-    """A request that needs a lease and is done at once."""
-    async with w.manager.lease(ticket) as lease:
-        return lease.model
 
 
 async def test_concurrent_waiters_share_one_load() -> None:

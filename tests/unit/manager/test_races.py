@@ -6,20 +6,14 @@ from typing import Any
 
 import pytest
 
-from fakes_engine import World, model, world
+from fakes_engine import World, get, model, world
 from vllm_mm.control import reload
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import StartFailed, UnknownModel, UpstreamTimeout
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import GIB, EngineKind, IdlePolicy, RetryPolicy, StartLimits
-
-
-async def get(w: World, ticket: Ticket) -> str:
-    async with w.manager.lease(ticket) as lease:
-        return lease.model
 
 
 def ask(w: World, name: str, **how: Any) -> "asyncio.Task[str]":

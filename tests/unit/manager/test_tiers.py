@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from fakes_engine import World, model, world
+from fakes_engine import World, get, model, world
 from vllm_mm.domain.errors import Conflict, ShuttingDown, StartFailed, UpstreamDied
 from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, SleepMode, SleepSpec
 from vllm_mm.engine.policy import Policy
 
@@ -29,11 +28,6 @@ def device(gib: float) -> list[Device]:
 
 def budget(gib: float) -> Policy:
     return Policy(sleep_budget=int(gib * GIB))
-
-
-async def get(w: World, ticket: Ticket) -> str:
-    async with w.manager.lease(ticket) as lease:
-        return lease.model
 
 
 async def served(w: World, name: str, **how: Any) -> None:

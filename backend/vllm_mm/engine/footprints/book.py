@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 
 from vllm_mm.domain import sizing
 from vllm_mm.domain.estimate import Estimate, estimate
@@ -14,7 +13,7 @@ from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
 from vllm_mm.domain.weights import Weights
 from vllm_mm.engine.footprints.files import read
 from vllm_mm.engine.footprints.setup import setup
-from vllm_mm.settings import parse_size
+from vllm_mm.vocabulary.profile import size_of
 
 COMMAND_OVERHEAD = GIB
 """Of an engine about which nothing is known but its weights."""
@@ -97,11 +96,14 @@ class Footprints:
 
     def _simulated(self, spec: ModelSpec) -> Footprint:
         """Its profile says what it takes, and it takes just that."""
-        weights, kv_cache, overhead = (str(spec.sim.get(name, default)) for name, default in _DEFAULTS.items())
-        parts = _profile(weights, kv_cache, overhead, max(1, spec.devices.count))
+        ranks = max(1, spec.devices.count)
+        weights, kv_cache, overhead, token = (
+            size_of(spec.sim, key) for key in ("weights", "kv_cache", "overhead", "kv_bytes_per_token")
+        )
+        parts = Parts(weights // ranks, kv_cache // ranks, overhead)
         kv = spec.kv_cache if spec.kv_cache is not None else parts.kv_cache
         left = spec.memory is not None and spec.kv_cache is None and "kv_cache" not in spec.sim  # to the KV cache
-        per_token = max(1, _size(str(spec.sim.get("kv_bytes_per_token", "23040"))) // max(1, spec.devices.count))
+        per_token = max(1, token // ranks)
         known = Estimate(
             Weights(parts.weights, 1, "BF16", "bfloat16"),
             KvCache((Layers(1, per_token),), block=16, length=_SIM_LENGTH, in_flight=0),
@@ -124,20 +126,5 @@ def _share(spec: ModelSpec) -> float | None:
         return None
 
 
-_DEFAULTS = {"weights": "1GiB", "kv_cache": "1GiB", "overhead": "0"}
-"""Of a simulated engine's profile."""
 _SIM_LENGTH = 8192
 """Tokens of its longest request, when its cache holds as many."""
-
-
-@lru_cache(maxsize=4096)
-def _profile(weights: str, kv_cache: str, overhead: str, ranks: int) -> Parts:
-    """A size that is none counts as nothing: the engine refuses to start with it, and says how sizes are written."""
-    return Parts(_size(weights) // ranks, _size(kv_cache) // ranks, _size(overhead))
-
-
-def _size(value: str) -> int:
-    try:
-        return parse_size(value)
-    except ValueError:
-        return 0
