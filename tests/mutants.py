@@ -183,8 +183,8 @@ MUTANTS: tuple[Mutant, ...] = (
     manager(
         "lease-leaks-on-error", "a lease is given back only when the work went well",
         "engine/leasing.py",
-        "    async def __aexit__(self, *_: object) -> None:\n        if self._lease is not None:\n",
-        "    async def __aexit__(self, *_: object) -> None:\n        if self._lease is not None and _[0] is None:\n",
+        "        if self._lease is not None:\n            self._manager.take_back(",
+        "        if self._lease is not None and _[0] is None:\n            self._manager.take_back(",
         "test_lease_is_released_when_the_work_throws",
     ),
     manager(
