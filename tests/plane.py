@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +184,12 @@ FORMS = ("protocol", "asgi")
 
 @contextlib.asynccontextmanager
 async def plane(
-    form: str, address: Address, *, rules: Rules | None = None, mode_none: bool = False
+    form: str,
+    address: Address,
+    *,
+    rules: Rules | None = None,
+    mode_none: bool = False,
+    specs: Sequence[ModelSpec] = (MODEL, OTHER),
 ) -> AsyncIterator[Plane]:
     clock = RealClock()
     keys = Keyring(clock, open_to_all=mode_none)
@@ -197,7 +202,7 @@ async def plane(
             Key("k4", "gone", digest("mm-gone"), frozenset({Scope.INFER}), revoked_at=1.0),
         ]
     )
-    leases = PlainLeases(Catalog([MODEL, OTHER]), address)
+    leases = PlainLeases(Catalog(specs), address)
     rows: list[RequestRecord] = []
     gateway = Gateway(leases, keys, rows.append, explain, clock, rules)
 

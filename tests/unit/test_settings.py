@@ -81,6 +81,15 @@ def errors(home: Path, text: str = "", **more: Any) -> list[str]:
     return str(caught.value).splitlines()
 
 
+def test_a_protected_field_is_told_with_its_line(home: Path) -> None:
+    """In a file, where it stands: also in an alias."""
+    found = errors(
+        home, "models:\n  a:\n    aliases:\n      - name: x\n        request_overrides:\n          model: b\n"
+    )
+    where = "vllm-mm.yaml:6: models.a.aliases[0].request_overrides.model"
+    assert found == [f"{where}: `model` cannot be set by a rule: it decides where the request goes; remove it"]
+
+
 def test_the_example_of_the_contract_is_accepted(home: Path) -> None:
     """The published example means what it says."""
     s = read(home, CONTRACT)
@@ -491,6 +500,19 @@ def test_no_model_ids(home: Path, bad: str) -> None:
         ("models: {a: {args: {served_model_name: x}}}", "models.a.args.served_model_name: vllm-mm sets `--served-model-name` itself"),
         ("defaults: {args: {port: 1}}", "defaults.args.port: vllm-mm sets `--port` itself"),
         ("models: {a: {aliases: [x]}, b: {lora: {x: /l}}}", "models.b.lora.x: 'x' is a name of the model 'a' already"),
+        ("models: {a: {aliases: [{name: x}, x]}}", "models.a.aliases[1]: 'x' is a name of the model 'a' already"),
+        ("models: {a: {aliases: [5]}}", "models.a.aliases[0]: expected text (put it in quotes), not 5"),
+        ("models: {a: {aliases: [{request_defaults: {}}]}}", "models.a.aliases[0].name: is missing"),
+        ("models: {a: {aliases: [{name: x, request_default: {}}]}}", "models.a.aliases[0].request_default: unknown key; did you mean `request_defaults`?"),
+        ("models: {a: {lora: {l: {request_defaults: {}}}}}", "models.a.lora.l.path: is missing"),
+        ("models: {a: {request_limits: {max_token: 1}}}", "models.a.request_limits.max_token: unknown key; did you mean `max_tokens`?"),
+        ("models: {a: {request_limits: {max_tokens: 0}}}", "models.a.request_limits.max_tokens: 0 is too small; at least 1"),
+        ("models: {a: {request_defaults: {model: x}}}", "models.a.request_defaults.model: `model` cannot be set by a rule: it decides"),
+        ("defaults: {request_overrides: {stream: null}}", "defaults.request_overrides.stream: `stream` cannot be set by a rule: the client"),
+        ("models: {a: {lora: {l: {path: p, request_defaults: {model: x}}}}}", "models.a.lora.l.request_defaults.model: `model` cannot"),
+        ("models: {a: {request_defaults: {x: [{y: .inf}]}}}", "models.a.request_defaults.x[0].y: inf is no number that JSON has"),
+        ("models: {a: {request_defaults: {'': 1}}}", 'models.a.request_defaults[""]: a request field needs a name'),
+        ('models: {a: {request_overrides: {x: {"\\ud800": 1}}}}', "models.a.request_overrides.x: '\\ud800' has half of a surrogate pair"),
         ("models: {a: {args: {gpu-memory-utilization: lots}}}", "models.a.args.gpu-memory-utilization: 'lots' is no fraction"),
         ("defaults: {args: {gpu_memory_utilization: 90}}", "defaults.args.gpu_memory_utilization: 90 is no fraction"),
         ("models: {a: {env: {VLLM_CPU_KVCACHE_SPACE: 4GiB}}}", "models.a.env.VLLM_CPU_KVCACHE_SPACE: '4GiB' is not a number of GiB"),

@@ -19,6 +19,7 @@ from vllm_mm.api.schemas import (
     ModelOut,
     PlanOut,
     ProgressOut,
+    RequestRuleOut,
     ReservationOut,
     RetryOut,
     ScheduleOut,
@@ -91,7 +92,8 @@ def model(manager: ProcessManager, spec: ModelSpec, times: Standing | None, *, s
         pinned=manager.pinned(spec), preload=spec.preload, schedule=list(spec.schedule), schedule_now=schedule(times), priority=spec.priority, concurrency=spec.concurrency,
         idle=IdleOut(**asdict(spec.idle)), start=StartLimitsOut(**asdict(spec.start)), retry=RetryOut(**asdict(spec.retry)),
         sleep=SleepOut(**asdict(spec.sleep), why_not=manager.why_no_sleep(spec)),
-        request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides), lora=dict(spec.lora),
+        request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides),
+        request_limits=dict(spec.request_limits), request_rules=_request_rules(spec), lora=dict(spec.lora),
         fingerprint=spec.fingerprint, footprint=footprint(manager.footprint(spec)),
         instance=instance(manager, spec.id) if has_run(manager, spec.id) else None,
     )  # fmt: skip
@@ -104,6 +106,13 @@ def schedule(times: Standing | None) -> ScheduleOut | None:
     return ScheduleOut(
         open=times.open, keeps=times.keeps, changes_at=None if at is None else at.timestamp(), text=str(times)
     )
+
+
+def _request_rules(spec: ModelSpec) -> dict[str, list[RequestRuleOut]]:
+    return {
+        name: [RequestRuleOut(kind=r.kind, path=list(r.path), value=r.value, source=r.source) for r in rules.rules()]
+        for name, rules in spec.request_rules.items()
+    }
 
 
 def _masked(env: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.request_rules import Kind, Level
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
 
 
@@ -133,6 +134,17 @@ class ScheduleOut(Out):
     """The same for people, in the time zone of the schedule."""
 
 
+class RequestRuleOut(Out):
+    kind: Kind
+    """`default`: set where the client set nothing; `override`: set whatever it says; `limit`: the most that it may ask for."""
+    path: list[str]
+    """The field, and where in it."""
+    value: Any
+    """Null: a default that was taken back, a field that is removed, or no limit."""
+    source: Level
+    """`system` (`defaults`), `model`, or `alias` (the name, or LoRA adapter, itself)."""
+
+
 class ModelOut(Out):
     """A model: what was declared, where, what it takes, and its engine."""
 
@@ -168,6 +180,10 @@ class ModelOut(Out):
     sleep: SleepOut
     request_defaults: dict[str, Any]
     request_overrides: dict[str, Any]
+    request_limits: dict[str, Any]
+    """These three are what the model itself says."""
+    request_rules: dict[str, list[RequestRuleOut]]
+    """What holds for requests, by the name that they ask for; names without rules are left out."""
     lora: dict[str, str]
     fingerprint: str
     footprint: FootprintOut

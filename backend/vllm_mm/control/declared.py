@@ -5,6 +5,7 @@ from typing import Any
 
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import BadRequest, ConfigError
+from vllm_mm.domain.request_rules import Level, RuleSet, rule_set
 from vllm_mm.domain.specs import (
     DeviceWish,
     EngineKind,
@@ -19,6 +20,7 @@ from vllm_mm.domain.specs import (
     Task,
 )
 from vllm_mm.settings import DefaultsConfig, ModelConfig, Section, Settings, SettingsError, parse_model
+from vllm_mm.settings.models import LoraConfig, RequestRulesConfig
 
 
 def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: Source = Source.FILE) -> ModelSpec:
@@ -37,7 +39,7 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         command=model.command,
         sim=model.sim,
         task=Task(model.task),
-        aliases=model.aliases,
+        aliases=tuple(name for path, name, _ in model.names() if path[0] == "aliases"),
         devices=DeviceWish(count=wish.count or len(wish.ids) or 1, ids=wish.ids),
         memory=model.memory,
         kv_cache=model.kv_cache,
@@ -52,7 +54,9 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         sleep=_sleep(_merged(defaults.sleep, model.sleep)),
         request_defaults=model.request_defaults,
         request_overrides=model.request_overrides,
-        lora=model.lora,
+        request_limits=_limits(model),
+        request_rules=_request_rules(model_id, model, defaults),
+        lora={n: adapter.path if isinstance(adapter, LoraConfig) else adapter for n, adapter in model.lora.items()},
         source=source,
     )
 
@@ -109,6 +113,23 @@ def model_config_from_api(model_id: str, raw: Mapping[str, Any], settings: Setti
 def spec_from_api(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelSpec:
     """As `model_config_from_api`, as far as the spec."""
     return spec(model_id, model_config_from_api(model_id, raw, settings), settings.defaults, Source.API)
+
+
+def _request_rules(model_id: str, model: ModelConfig, defaults: DefaultsConfig) -> dict[str, RuleSet]:
+    """What is said for all models, with what the model says over it, and over that what is said for one of its names."""
+    everywhere = _rule_set(Level.MODEL, model).over(_rule_set(Level.SYSTEM, defaults))
+    names = {model_id: everywhere}
+    for _, name, own in model.names():
+        names[name] = everywhere if own is None else _rule_set(Level.ALIAS, own).over(everywhere)
+    return {name: rules for name, rules in names.items() if rules}
+
+
+def _rule_set(level: Level, said: RequestRulesConfig) -> RuleSet:
+    return rule_set(level, said.request_defaults, said.request_overrides, _limits(said))
+
+
+def _limits(said: RequestRulesConfig) -> dict[str, Any]:
+    return said.request_limits.model_dump(exclude_unset=True)
 
 
 def _sleep(values: Mapping[str, Any]) -> SleepSpec:

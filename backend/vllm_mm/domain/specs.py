@@ -8,6 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from vllm_mm.domain.request_rules import RuleSet
+
 ArgValue: TypeAlias = str | int | float | bool | list[Any] | dict[str, Any] | None
 
 GIB = 1024**3
@@ -145,6 +147,10 @@ class ModelSpec:
     sleep: SleepSpec = field(default_factory=SleepSpec)
     request_defaults: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
     request_overrides: Mapping[str, ArgValue] = field(default_factory=dict[str, ArgValue])
+    request_limits: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the model itself says; what holds is in `request_rules`."""
+    request_rules: Mapping[str, RuleSet] = field(default_factory=dict[str, RuleSet])
+    """The rules of all levels, merged, by the name that is asked for; names without any are not there."""
     lora: Mapping[str, str] = field(default_factory=dict[str, str])
     source: Source = Source.FILE
 

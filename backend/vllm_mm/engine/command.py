@@ -226,13 +226,16 @@ def _vllm(
         ours["gpu-memory-utilization"] = _utilization(reserved, gpus)
     if spec.kv_cache is not None:
         ours["kv-cache-memory-bytes"] = spec.kv_cache
-    if spec.lora:
-        ours["enable-lora"] = True
-        ours["lora-modules"] = [f"{name}={path}" for name, path in spec.lora.items()]
+    ours |= _adapters(spec)
     # False is the default of the sleep mode, and some builds refuse its very name.
     if arguments.get("enable-sleep-mode") is False:
         arguments["enable-sleep-mode"] = None
     return (spec.executable, "serve", *_model_and_address(spec, address), *_render(ours | arguments))
+
+
+def _adapters(spec: ModelSpec) -> dict[str, ArgValue]:
+    modules: list[object] = [f"{name}={path}" for name, path in spec.lora.items()]
+    return {"enable-lora": True, "lora-modules": modules} if modules else {}
 
 
 def _utilization(reserved: Mapping[str, int], gpus: Sequence[Device]) -> float:
@@ -259,6 +262,7 @@ def _sim(
     arguments = _user_arguments(spec)
     if arguments.get("enable-sleep-mode") is False:
         arguments["enable-sleep-mode"] = None
+    ours |= _adapters(spec)
     profile: dict[str, ArgValue] = {}
     simulated = [d for d in devices if d.kind == "sim"]
     if spec.kv_cache is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from vllm_mm.clock import Clock, Timer
+from vllm_mm.domain.body_edits import splice
 from vllm_mm.domain.errors import (
     BadRequest,
     Forbidden,
@@ -38,9 +39,10 @@ from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Record, Rules
 from vllm_mm.gateway.progress import Comments
 from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
-from vllm_mm.gateway.rename import request_parts
+from vllm_mm.gateway.rename import model_edit
 from vllm_mm.gateway.responses import ResponseRelay, Responses
 from vllm_mm.gateway.routes import CANCEL, RESPONSES
+from vllm_mm.gateway.rules import apply_rules
 from vllm_mm.gateway.sniff import sniff
 
 log = logging.getLogger(__name__)
@@ -171,6 +173,11 @@ class Gateway:
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
         self._abilities.check(spec, call.route, key, self.leases)
+        ruled = spec.request_rules.get(name)
+        if ruled is not None:
+            relay.edits, relay.rules = await apply_rules(ruled, call.route.path, call.body)
+            if relay.edits and call.route is RESPONSES:  # what it says about the store is read from the body
+                call.body, relay.edits = b"".join(splice(call.body, relay.edits)), ()
         self.responses.begin(relay, spec, key)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
         ticket = Ticket(
@@ -227,11 +234,12 @@ class Gateway:
 
     def _request(self, relay: Relay, head: Head, lease: LeaseView) -> UpstreamRequest:
         call, spec, asked = relay.call, relay.spec, relay.asked
-        body: tuple[bytes | bytearray | memoryview, ...] = (call.body,)
+        edits = relay.edits
         if asked != lease.engine_name and spec is not None and asked is not None and asked not in spec.lora:
             relay.rename()
             if call.body and _knows_one_name(spec):
-                body = request_parts(call.body, lease.engine_name)
+                edits = (*edits, model_edit(call.body, lease.engine_name))
+        body = splice(call.body, edits) if edits else (call.body,)
         headers = [(b"x-request-id", relay.id.encode()), *head.forward]
         target = call.path + b"?" + call.query if call.query else call.path
         relay.request = request = UpstreamRequest(call.route.method, target, headers, body)

@@ -13,7 +13,7 @@ def may_read(origin: bytes) -> Headers:
     """For an answer that a page of `origin` may read."""
     return [
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"x-request-id, retry-after"),
+        (b"access-control-expose-headers", b"x-request-id, retry-after, x-vllm-mm-rules"),
         (b"vary", b"origin"),
     ]
 

@@ -1,9 +1,10 @@
 """One request under way: the sink of its answer, and all that its ledger row will say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import quote
 
+from vllm_mm.domain.body_edits import Edit
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.keys import Key
 from vllm_mm.domain.specs import ModelSpec
@@ -99,6 +100,10 @@ class Relay:
     generation: int | None = None
     frozen_s = 0.0
     reason: str | None = None
+    edits: Sequence[Edit] = ()
+    """What rules change in the body on its way to the engine."""
+    rules = b""
+    """Their names, for the client."""
     status = 0
     head_sent = False
     waiting = False
@@ -281,6 +286,8 @@ class Relay:
         if self.spec is not None and self.leased_at is not None:
             headers.append((b"x-vllm-mm-model", header_text(self.spec.id)))
             headers.append((b"x-vllm-mm-queue-ms", b"%d" % int((self.leased_at - self.call.arrived) * 1000)))
+        if self.rules:
+            headers.append((b"x-vllm-mm-rules", self.rules))
         if self.origin is not None:
             headers += may_read(self.origin)
         return headers

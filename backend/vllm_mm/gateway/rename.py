@@ -10,6 +10,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from vllm_mm.domain.body_edits import Edit
+
 LINE: Final = 1 << 20
 """A longer line of an event stream passes as it is."""
 HOLD: Final = 1 << 16
@@ -147,19 +149,18 @@ class JsonRewriter:
         return b"".join((held[: span[0]], self._name, held[span[1] :]))
 
 
-def request_parts(body: bytes | bytearray, name: str) -> tuple[bytes | memoryview, ...]:
-    """A request's body with another `model`, for engines that know only one name; the rest is not copied.
+def model_edit(body: bytes | bytearray, name: str) -> Edit:
+    """What makes another `model` of a request's, for engines that know only one name.
 
     The replaced one is the last at the top level, as for JSON parsers; when it cannot be found (it is spelled with
     escapes), another is added behind it.
     """
     value = msgspec.json.encode(name)
-    view = memoryview(body)
     span = _last_top_level_span(body)
     if span is not None:
-        return view[: span[0]], value, view[span[1] :]
+        return (*span, value)
     end = body.rfind(b"}")
-    return view[:end], b',"model":', value, view[end:]
+    return end, end, b',"model":' + value
 
 
 def _last_top_level_span(text: bytes | bytearray) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from vllm_mm.settings.fleet import DeviceConfig
 from vllm_mm.settings.models import DefaultsConfig, ModelConfig
 from vllm_mm.settings.nodes import KeyPath
+from vllm_mm.settings.request_rules import check_rules, check_rules_of_model
 from vllm_mm.settings.root import Settings
 from vllm_mm.settings.values import check_model_values, check_values, placeholders
 from vllm_mm.vocabulary.profile import problems
@@ -39,6 +40,7 @@ def check_model(
     """Everything that is contradictory in one model; `devices` are the listed ones, None when they are found at start."""
     return [
         *check_model_values(model), *_engine(model, defaults), *_wish(model, devices), *_profile(model), *_sleep(model),
+        *check_rules_of_model(model),
     ]  # fmt: skip
 
 
@@ -59,9 +61,6 @@ def without_effect(settings: Settings) -> Iterator[Finding]:
     if "max_age" in settings.cors.model_fields_set:
         yield ("cors", "max_age"), "has no effect yet: preflights are not answered"
     for model_id, model in settings.models.items():
-        for name in ("request_defaults", "request_overrides"):
-            if getattr(model, name):
-                yield ("models", model_id, name), "has no effect yet: requests are passed on as they come"
         launcher = model.launcher or settings.defaults.launcher
         if launcher == "warm" and (model.engine or settings.defaults.engine) == "command":
             yield ("models", model_id, "launcher"), "`warm` has no effect on a `command` engine, it is started locally"
@@ -99,12 +98,10 @@ def _names(settings: Settings) -> Iterator[Finding]:
     owners: dict[str, str] = dict.fromkeys(settings.models, "")
     for model_id, model in settings.models.items():
         base: KeyPath = ("models", model_id)
-        names: list[tuple[KeyPath, str]] = [((*base, "aliases", i), n) for i, n in enumerate(model.aliases)]
-        names += [((*base, "lora", n), n) for n in model.lora]
-        for path, name in names:
+        for path, name, _ in model.names():
             if name in owners:
                 owner = owners[name] or name
-                yield path, f"{name!r} is a name of the model {owner!r} already; remove it from one of them"
+                yield (*base, *path), f"{name!r} is a name of the model {owner!r} already; remove it from one of them"
             owners.setdefault(name, model_id)
 
 
@@ -112,6 +109,7 @@ def _models(settings: Settings) -> Iterator[Finding]:
     for name, value in settings.defaults.args.items():
         yield from _argument(("defaults", "args"), name, value)
     yield from _kv_cache_space(("defaults", "env"), settings.defaults.env)
+    yield from check_rules(("defaults",), settings.defaults)
     listed = None if isinstance(settings.devices, str) else settings.devices
     for model_id, model in settings.models.items():
         for path, message in check_model(model, settings.defaults, listed):

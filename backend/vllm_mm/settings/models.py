@@ -1,10 +1,12 @@
 """The sections about models: their defaults, and what one of them says itself."""
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from vllm_mm.settings.fields import ArgValue, AutoSize, EngineName, LauncherName, ModelId, Section, Text
+from vllm_mm.settings.nodes import KeyPath
 from vllm_mm.settings.units import Duration
 from vllm_mm.vocabulary.profile import KEYS
 from vllm_mm.vocabulary.week import parse
@@ -55,7 +57,51 @@ class SleepConfig(Section):
     """Bytes that stay in use on each device during sleep; auto is estimated at first and then measured."""
 
 
-class DefaultsConfig(Section):
+def _kind(value: object) -> str:
+    """A word alone, or a mapping with more to say."""
+    return "mapping" if isinstance(value, Mapping | Section) else "single"
+
+
+class RequestLimitsConfig(Section):
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit."""
+    max_tokens_if_missing: bool = False
+    """Requests that name no number get `max_tokens` too."""
+
+
+class RequestRulesConfig(Section):
+    """What becomes of the fields of requests. Nearer levels are laid over farther ones: `defaults`, the model, the name that
+    was asked for."""
+
+    request_defaults: dict[str, ArgValue] = Field(default={})
+    """Request fields that are set where the client sets none; null sets none."""
+    request_overrides: dict[str, ArgValue] = Field(default={})
+    """Request fields that are set whatever the client says; null removes one."""
+    request_limits: RequestLimitsConfig = RequestLimitsConfig()
+
+
+class AliasConfig(RequestRulesConfig):
+    """An alias with rules of its own."""
+
+    name: ModelId
+    """The name that clients may use."""
+
+
+class LoraConfig(RequestRulesConfig):
+    """A LoRA adapter with rules of its own."""
+
+    path: str
+    """Folder or Hugging Face id of the adapter."""
+
+
+Alias = Annotated[
+    Annotated[ModelId, Tag("single")] | Annotated[AliasConfig, Tag("mapping")],
+    Discriminator(_kind),
+]
+Lora = Annotated[Annotated[str, Tag("single")] | Annotated[LoraConfig, Tag("mapping")], Discriminator(_kind)]
+
+
+class DefaultsConfig(RequestRulesConfig):
     """What models get that do not say otherwise."""
 
     engine: EngineName = "vllm"
@@ -84,7 +130,7 @@ class DeviceWishConfig(Section):
     """Exactly these devices."""
 
 
-class ModelConfig(Section):
+class ModelConfig(RequestRulesConfig):
     """One model. What is not set comes from `defaults`."""
 
     model: str | None = None
@@ -107,8 +153,8 @@ class ModelConfig(Section):
     has every key and its default."""
     task: Literal["generate", "embed", "score"] = "generate"
     """What the model does; it decides how readiness is proven."""
-    aliases: tuple[ModelId, ...] = ()
-    """Other names that clients may use."""
+    aliases: tuple[Alias, ...] = ()
+    """Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own."""
     devices: DeviceWishConfig = DeviceWishConfig()
     memory: AutoSize = None
     """Bytes that it takes on each device; auto is estimated at first and then learned."""
@@ -130,9 +176,13 @@ class ModelConfig(Section):
     start: StartConfig = StartConfig()
     retry: RetryConfig = RetryConfig()
     sleep: SleepConfig = SleepConfig()
-    request_defaults: dict[str, ArgValue] = Field(default={})
-    """Request fields that are filled in where the client sets none."""
-    request_overrides: dict[str, ArgValue] = Field(default={})
-    """Request fields that replace what the client sets."""
-    lora: dict[ModelId, str] = Field(default={})
-    """LoRA adapters: served name to folder or Hugging Face id."""
+    lora: dict[ModelId, Lora] = Field(default={})
+    """LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own."""
+
+    def names(self) -> Iterator[tuple[KeyPath, str, RequestRulesConfig | None]]:
+        """The names beside the id: where each stands in the model, and the rules that it has of its own."""
+        for i, alias in enumerate(self.aliases):
+            own = alias if isinstance(alias, AliasConfig) else None
+            yield ("aliases", i), own.name if own is not None else str(alias), own
+        for name, adapter in self.lora.items():
+            yield ("lora", name), name, adapter if isinstance(adapter, LoraConfig) else None

@@ -49,6 +49,12 @@ async def models(call: Call) -> None:
             "parent": None, "max_model_len": service.options.max_model_len, "permission": [permission],
         }
         for name in service.options.served_names
+    ] + [
+        {
+            "id": name, "object": "model", "created": service.created, "owned_by": "vllm", "root": path,
+            "parent": service.name, "max_model_len": None, "permission": [permission],
+        }
+        for name, path in service.options.lora_modules.items()
     ]  # fmt: skip
     writer.json(200, {"object": "list", "data": data})
 

@@ -27,7 +27,7 @@ async def chat_completions(call: Call) -> None:
     plan = service.plan(prompt, limits)
     identity = service.request_id(request, "chatcmpl")
     if body.get("stream"):
-        await _Stream(call, body, _ChatChunks(identity, service.name)).run([plan] * count, plan.prompt_tokens)
+        await _Stream(call, body, _ChatChunks(identity, service.name_for(body))).run([plan] * count, plan.prompt_tokens)
         return
     choices: list[Body] = []
     total = 0
@@ -54,7 +54,7 @@ async def chat_completions(call: Call) -> None:
             "id": identity,
             "object": "chat.completion",
             "created": int(time.time()),
-            "model": service.name,
+            "model": service.name_for(body),
             "choices": choices,
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
@@ -84,7 +84,7 @@ async def completions(call: Call) -> None:
     prompt_tokens = sum(plan.prompt_tokens for plan in each)
     identity = service.request_id(request, "cmpl")
     if body.get("stream"):
-        await _Stream(call, body, _TextChunks(identity, service.name)).run(plans, prompt_tokens)
+        await _Stream(call, body, _TextChunks(identity, service.name_for(body))).run(plans, prompt_tokens)
         return
     choices: list[Body] = []
     total = 0
@@ -110,7 +110,7 @@ async def completions(call: Call) -> None:
             "id": identity,
             "object": "text_completion",
             "created": int(time.time()),
-            "model": service.name,
+            "model": service.name_for(body),
             "choices": choices,
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,

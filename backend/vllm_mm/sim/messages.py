@@ -25,7 +25,7 @@ async def messages(call: Call) -> None:
         plan = service.plan(prompt, limits, field_name="max_completion_tokens")
     identity = service.request_id(call.request, "chatcmpl")
     if body.get("stream"):
-        await _stream(call, plan, identity)
+        await _stream(call, plan, identity, service.name_for(body))
         return
     text, count, reason = await service.collect(plan)
     writer.json(
@@ -35,7 +35,7 @@ async def messages(call: Call) -> None:
             "type": "message",
             "role": "assistant",
             "content": [{"type": "text", "text": text}],
-            "model": service.name,
+            "model": service.name_for(body),
             **{key: value for key, value in _stop(plan, reason).items() if value is not None},
             "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": count},
         },
@@ -53,7 +53,7 @@ async def count_tokens_route(call: Call) -> None:
     call.writer.json(200, {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}})
 
 
-async def _stream(call: Call, plan: Plan, identity: str) -> None:
+async def _stream(call: Call, plan: Plan, identity: str, name: str) -> None:
     """Anthropic's events. There is no [DONE]; an error is an event of its own."""
     service, writer = call.service, call.writer
     counted = 0
@@ -66,7 +66,7 @@ async def _stream(call: Call, plan: Plan, identity: str) -> None:
         counted = end
         if start == 0:
             message: Body = {
-                "id": identity, "type": "message", "role": "assistant", "content": [], "model": service.name,
+                "id": identity, "type": "message", "role": "assistant", "content": [], "model": name,
                 "stop_reason": None, "stop_sequence": None,
                 "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": 0},
             }  # fmt: skip

@@ -20,7 +20,7 @@ _WITHOUT_MEANING = (
 """vLLM's options with a value that make no difference here; accepted so that a command line can be tried out."""
 _SWITCHES_WITHOUT_MEANING = (
     "--enforce-eager", "--trust-remote-code", "--enable-prefix-caching", "--no-enable-prefix-caching",
-    "--enable-chunked-prefill", "--no-enable-chunked-prefill", "--enable-auto-tool-choice", "--enable-lora",
+    "--enable-chunked-prefill", "--no-enable-chunked-prefill", "--enable-auto-tool-choice",
     "--no-enable-log-requests", "--enable-log-requests", "--disable-log-stats",
 )  # fmt: skip
 
@@ -31,6 +31,8 @@ class Options:
 
     model: str
     served_names: tuple[str, ...]
+    lora_modules: Mapping[str, str]
+    """Adapters by the name that requests ask for: their paths. Nothing is read from there."""
     uds: str | None
     host: str
     port: int
@@ -77,6 +79,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     return Options(
         model=known.model,
         served_names=tuple(known.served_model_name or (known.model,)),
+        lora_modules=_adapters(parser, known),
         uds=known.uds,
         host=known.host,
         port=known.port,
@@ -95,6 +98,18 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         keep_alive=float(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),
         profile=profile,
     )
+
+
+def _adapters(parser: argparse.ArgumentParser, known: argparse.Namespace) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in known.lora_modules or ():
+        name, mark, path = text.partition("=")
+        if not mark or not name or not path:
+            parser.error(f"argument --lora-modules: {text!r} is not NAME=PATH")
+        found[name] = path
+    if found and not known.enable_lora:
+        parser.error("argument --lora-modules: adapters need --enable-lora")
+    return found
 
 
 def _share(text: str) -> float:
@@ -135,6 +150,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="listen on this address (127.0.0.1)")
     add("--port", type=int, default=8000, help="and this port (8000)")
     add("--served-model-name", nargs="+", metavar="NAME", help="names to answer to; the first is shown in answers")
+    add("--enable-lora", action="store_true", help="take requests for LoRA adapters")
+    add(
+        "--lora-modules",
+        nargs="+",
+        metavar="NAME=PATH",
+        help="adapters to answer for; nothing is read from their paths",
+    )
     add(
         "--max-model-len",
         type=_count,

@@ -26,7 +26,7 @@ async def embeddings(call: Call) -> None:
         {"index": index, "object": "embedding", "embedding": vector if kind == "float" else _base64(vector)}
         for index, vector in enumerate(vectors)
     ]
-    _answer(call, "embd", data, tokens)
+    _answer(call, body, "embd", data, tokens)
 
 
 async def pooling(call: Call) -> None:
@@ -40,7 +40,7 @@ async def pooling(call: Call) -> None:
         {"index": index, "object": "pooling", "data": embedding(service.name, text, size, garbled=_garbled(service))}
         for index, text in enumerate(texts)
     ]
-    _answer(call, "pool", data, tokens)
+    _answer(call, body, "pool", data, tokens)
 
 
 async def classify(call: Call) -> None:
@@ -54,7 +54,7 @@ async def classify(call: Call) -> None:
         second = score(service.name, "", text, garbled=_garbled(service))
         probs = [1.0 - second, second]
         data.append({"index": index, "label": f"LABEL_{int(second > 0.5)}", "probs": probs, "num_classes": _LABELS})
-    _answer(call, "classify", data, tokens)
+    _answer(call, body, "classify", data, tokens)
 
 
 async def scores(call: Call) -> None:
@@ -77,7 +77,7 @@ async def scores(call: Call) -> None:
         {"index": index, "object": "score", "score": score(service.name, query, document, garbled=_garbled(service))}
         for index, (query, document) in enumerate(pairs)
     ]
-    _answer(call, "score", data, tokens)
+    _answer(call, body, "score", data, tokens)
 
 
 async def rerank(call: Call) -> None:
@@ -107,7 +107,7 @@ async def rerank(call: Call) -> None:
         200,
         {
             "id": service.request_id(call.request, "score"),
-            "model": service.name,
+            "model": service.name_for(body),
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "results": results[: top or len(results)],
         },
@@ -184,14 +184,14 @@ def _base64(vector: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
 
 
-def _answer(call: Call, prefix: str, data: list[Body], tokens: int) -> None:
+def _answer(call: Call, body: Body, prefix: str, data: list[Body], tokens: int) -> None:
     call.writer.json(
         200,
         {
             "id": call.service.request_id(call.request, prefix),
             "object": "list",
             "created": int(time.time()),
-            "model": call.service.name,
+            "model": call.service.name_for(body),
             "data": data,
             "usage": usage_of(tokens, None),
         },

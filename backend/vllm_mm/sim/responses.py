@@ -252,7 +252,7 @@ def _response(service: Service, body: Body, plan: Plan) -> Body:
     """A response before its output."""
     return {
         "id": str(body.get("request_id") or f"resp_{new_id()[:16]}"), "created_at": int(time.time()), "incomplete_details": None,
-        "instructions": body.get("instructions"), "metadata": body.get("metadata"), "model": service.name,
+        "instructions": body.get("instructions"), "metadata": body.get("metadata"), "model": service.name_for(body),
         "object": "response", "output": [], "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "temperature": float(body.get("temperature") or 1.0), "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [], "top_p": float(body.get("top_p") or 1.0),

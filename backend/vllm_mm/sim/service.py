@@ -79,8 +79,13 @@ class Service:
 
     @property
     def name(self) -> str:
-        """The name in every answer, whichever alias was asked for."""
+        """The name in every answer of the model itself, whichever alias was asked for."""
         return self.options.served_names[0]
+
+    def name_for(self, body: Mapping[str, Any]) -> str:
+        """The name in the answer to a request: that of the adapter, if it asks for one."""
+        model = body.get("model")
+        return model if isinstance(model, str) and model in self.options.lora_modules else self.name
 
     def body(self, request: Request) -> Body:
         """The JSON object of a request. Raises ApiError."""
@@ -110,7 +115,7 @@ class Service:
         model = body.get("model")
         if model is not None and not isinstance(model, str):
             raise errors.invalid("model", "Input should be a valid string", model, "string_type")
-        if model and model not in self.options.served_names:
+        if model and model not in self.options.served_names and model not in self.options.lora_modules:
             raise errors.unknown_model(model, () if pooling else self.options.served_names)
 
     def request_id(self, request: Request, prefix: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from vllm_mm.control.declared import catalog, model_config_from_api, spec_from_api, usable
 from vllm_mm.domain.errors import BadRequest, ConfigError
+from vllm_mm.domain.request_rules import Level, rule_set
 from vllm_mm.domain.specs import (
     DeviceWish,
     EngineKind,
@@ -55,7 +56,9 @@ def test_defaults_are_merged_key_by_key() -> None:
         start=StartLimits(stall=3.0, deadline=600.0), retry=RetryPolicy(backoff=1.0, max_failures=9),
         sleep=SleepSpec(SleepMode.ALWAYS, 2, None),
         request_defaults={"temperature": 0}, request_overrides={"n": 1}, lora={"l": "/l"}, source=Source.FILE,
+        request_rules=dict.fromkeys("azl", rule_set(Level.MODEL, {"temperature": 0}, {"n": 1})),
     )  # fmt: skip
+    assert sim.request_rules == {}
     assert sim.engine is EngineKind.SIM
     assert sim.args == {}
     assert sim.sim == {"weights": "1GiB"}
@@ -69,6 +72,31 @@ def test_the_launcher_is_the_models_own_or_the_default_one() -> None:
     )
     assert [m.launcher for m in catalog(s)] == [LauncherKind.LOCAL, LauncherKind.WARM, LauncherKind.AUTO]
     assert ModelSpec("a", launcher=LauncherKind.WARM).fingerprint == ModelSpec("a").fingerprint
+
+
+def test_rules_of_all_levels_meet_by_name() -> None:
+    """`defaults`, the model, and an alias or an adapter of its own; they are no business of the process."""
+    s = settings(
+        defaults={"request_defaults": {"temperature": 1}, "request_limits": {"max_tokens": 9, "max_tokens_if_missing": True}},
+        models={
+            "a": {
+                "request_overrides": {"top_k": None}, "request_limits": {"max_tokens": 5},
+                "aliases": ["x", {"name": "y", "request_defaults": {"temperature": 2}}],
+                "lora": {"l": "/l", "m": {"path": "/m", "request_limits": {"max_tokens": None}}},
+            },
+            "b": None,
+        },
+    )  # fmt: skip
+    a, b = catalog(s)
+    system = rule_set(Level.SYSTEM, {"temperature": 1}, None, {"max_tokens": 9, "max_tokens_if_missing": True})
+    own = rule_set(Level.MODEL, None, {"top_k": None}, {"max_tokens": 5}).over(system)
+    assert a.request_rules == {
+        "a": own, "x": own, "l": own, "y": rule_set(Level.ALIAS, {"temperature": 2}).over(own),
+        "m": rule_set(Level.ALIAS, limits={"max_tokens": None}).over(own),
+    }  # fmt: skip
+    assert (a.aliases, a.lora, a.request_limits) == (("x", "y"), {"l": "/l", "m": "/m"}, {"max_tokens": 5})
+    assert b.request_rules == {"b": system}
+    assert b.fingerprint == ModelSpec("b").fingerprint
 
 
 def test_stored_models_join_those_of_the_file() -> None:

@@ -207,6 +207,9 @@ def test_lora_adapters_are_given_by_name_and_path() -> None:
     argv, _ = build(vllm(lora={"sql": "/l/sql", "de": "/l/de"}))
     assert "--enable-lora" in argv
     assert option(argv, "--lora-modules") == ["sql=/l/sql", "de=/l/de"]
+    argv, _ = build(ModelSpec("s", engine=EngineKind.SIM, lora={"sql": "/l/sql"}), SIM[:1])
+    assert "--enable-lora" in argv
+    assert option(argv, "--lora-modules") == ["sql=/l/sql"]
 
 
 def test_the_environment_carries_nothing_that_would_hurt() -> None:

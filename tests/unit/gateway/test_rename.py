@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vllm_mm.domain.body_edits import splice
 from vllm_mm.gateway import rename
-from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, model_span, request_parts
+from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, model_edit, model_span
 
 leaves = (
     st.none()
@@ -126,12 +127,13 @@ def test_a_line_beyond_the_bound_passes(monkeypatch: pytest.MonkeyPatch) -> None
 )  # fmt: skip
 def test_request_with_another_model(body: bytes) -> None:
     """What a JSON parser reads afterwards is the same request with the other name."""
-    sent = b"".join(bytes(part) for part in request_parts(body, "engine"))
+    sent = b"".join(bytes(part) for part in splice(body, [model_edit(body, "engine")]))
     assert json.loads(sent) == {**json.loads(body), "model": "engine"}
 
 
 @given(objects.map(lambda o: {**o, "model": "alias"}))
 def test_any_request_with_another_model(value: dict[str, object]) -> None:
     """For any request."""
-    sent = b"".join(bytes(part) for part in request_parts(json.dumps(value).encode(), "engine"))
+    body = json.dumps(value).encode()
+    sent = b"".join(bytes(part) for part in splice(body, [model_edit(body, "engine")]))
     assert json.loads(sent) == {**value, "model": "engine"}
