@@ -1021,6 +1021,12 @@ export interface components {
             active: boolean;
         };
         /**
+         * Kind
+         * @description What a rule does.
+         * @enum {string}
+         */
+        Kind: "default" | "override" | "limit";
+        /**
          * LauncherKind
          * @description How the process comes into being; the engine that runs in the end is the same.
          * @enum {string}
@@ -1051,6 +1057,12 @@ export interface components {
             distrusted: components["schemas"]["DistrustOut"][];
             read_ahead: components["schemas"]["ReadAheadOut"];
         };
+        /**
+         * Level
+         * @description Where a rule was said, from the farthest to the nearest.
+         * @enum {string}
+         */
+        Level: "system" | "model" | "alias";
         /** MemoryOut */
         MemoryOut: {
             /**
@@ -1137,6 +1149,20 @@ export interface components {
             /** Request Overrides */
             request_overrides: {
                 [key: string]: unknown;
+            };
+            /**
+             * Request Limits
+             * @description These three are what the model itself says.
+             */
+            request_limits: {
+                [key: string]: unknown;
+            };
+            /**
+             * Request Rules
+             * @description What holds for requests, by the name that they ask for; names without rules are left out.
+             */
+            request_rules: {
+                [key: string]: components["schemas"]["RequestRuleOut"][];
             };
             /** Lora */
             lora: {
@@ -1396,6 +1422,23 @@ export interface components {
             frozen_s: number;
             /** Reason */
             reason: string | null;
+        };
+        /** RequestRuleOut */
+        RequestRuleOut: {
+            /** @description `default`: set where the client set nothing; `override`: set whatever it says; `limit`: the most that it may ask for. */
+            kind: components["schemas"]["Kind"];
+            /**
+             * Path
+             * @description The field, and where in it.
+             */
+            path: string[];
+            /**
+             * Value
+             * @description Null: a default that was taken back, a field that is removed, or no limit.
+             */
+            value: unknown;
+            /** @description `system` (`defaults`), `model`, or `alias` (the name, or LoRA adapter, itself). */
+            source: components["schemas"]["Level"];
         };
         /** RequestsOut */
         RequestsOut: {
@@ -2039,6 +2082,41 @@ export interface operations {
                     /** @description The name that clients will use. */
                     id: string;
                     /**
+                     * Request Defaults
+                     * @description Request fields that are set where the client sets none; null sets none.
+                     * @default {}
+                     */
+                    request_defaults?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Request Overrides
+                     * @description Request fields that are set whatever the client says; null removes one.
+                     * @default {}
+                     */
+                    request_overrides?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * RequestLimitsConfig
+                     * @default {
+                     *       "max_tokens_if_missing": false
+                     *     }
+                     */
+                    request_limits?: {
+                        /**
+                         * Max Tokens
+                         * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                         */
+                        max_tokens?: number | null;
+                        /**
+                         * Max Tokens If Missing
+                         * @description Requests that name no number get `max_tokens` too.
+                         * @default false
+                         */
+                        max_tokens_if_missing?: boolean;
+                    };
+                    /**
                      * Model
                      * @description What the engine loads: a Hugging Face id or a folder; the model's own id when null.
                      */
@@ -2099,10 +2177,51 @@ export interface operations {
                     task?: "generate" | "embed" | "score";
                     /**
                      * Aliases
-                     * @description Other names that clients may use.
+                     * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.
                      * @default []
                      */
-                    aliases?: string[];
+                    aliases?: (string | {
+                        /**
+                         * Request Defaults
+                         * @description Request fields that are set where the client sets none; null sets none.
+                         * @default {}
+                         */
+                        request_defaults?: {
+                            [key: string]: unknown;
+                        };
+                        /**
+                         * Request Overrides
+                         * @description Request fields that are set whatever the client says; null removes one.
+                         * @default {}
+                         */
+                        request_overrides?: {
+                            [key: string]: unknown;
+                        };
+                        /**
+                         * RequestLimitsConfig
+                         * @default {
+                         *       "max_tokens_if_missing": false
+                         *     }
+                         */
+                        request_limits?: {
+                            /**
+                             * Max Tokens
+                             * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                             */
+                            max_tokens?: number | null;
+                            /**
+                             * Max Tokens If Missing
+                             * @description Requests that name no number get `max_tokens` too.
+                             * @default false
+                             */
+                            max_tokens_if_missing?: boolean;
+                        };
+                        /**
+                         * Name
+                         * @description The name that clients may use.
+                         */
+                        name: string;
+                    })[];
                     /**
                      * DeviceWishConfig
                      * @default {
@@ -2278,28 +2397,53 @@ export interface operations {
                         keeps?: "auto" | null | number | string;
                     };
                     /**
-                     * Request Defaults
-                     * @description Request fields that are filled in where the client sets none.
-                     * @default {}
-                     */
-                    request_defaults?: {
-                        [key: string]: unknown;
-                    };
-                    /**
-                     * Request Overrides
-                     * @description Request fields that replace what the client sets.
-                     * @default {}
-                     */
-                    request_overrides?: {
-                        [key: string]: unknown;
-                    };
-                    /**
                      * Lora
-                     * @description LoRA adapters: served name to folder or Hugging Face id.
+                     * @description LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own.
                      * @default {}
                      */
                     lora?: {
-                        [key: string]: string;
+                        [key: string]: string | {
+                            /**
+                             * Request Defaults
+                             * @description Request fields that are set where the client sets none; null sets none.
+                             * @default {}
+                             */
+                            request_defaults?: {
+                                [key: string]: unknown;
+                            };
+                            /**
+                             * Request Overrides
+                             * @description Request fields that are set whatever the client says; null removes one.
+                             * @default {}
+                             */
+                            request_overrides?: {
+                                [key: string]: unknown;
+                            };
+                            /**
+                             * RequestLimitsConfig
+                             * @default {
+                             *       "max_tokens_if_missing": false
+                             *     }
+                             */
+                            request_limits?: {
+                                /**
+                                 * Max Tokens
+                                 * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                                 */
+                                max_tokens?: number | null;
+                                /**
+                                 * Max Tokens If Missing
+                                 * @description Requests that name no number get `max_tokens` too.
+                                 * @default false
+                                 */
+                                max_tokens_if_missing?: boolean;
+                            };
+                            /**
+                             * Path
+                             * @description Folder or Hugging Face id of the adapter.
+                             */
+                            path: string;
+                        };
                     };
                 };
             };
@@ -3293,6 +3437,41 @@ export interface operations {
             content: {
                 "application/json": {
                     /**
+                     * Request Defaults
+                     * @description Request fields that are set where the client sets none; null sets none.
+                     * @default {}
+                     */
+                    request_defaults?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Request Overrides
+                     * @description Request fields that are set whatever the client says; null removes one.
+                     * @default {}
+                     */
+                    request_overrides?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * RequestLimitsConfig
+                     * @default {
+                     *       "max_tokens_if_missing": false
+                     *     }
+                     */
+                    request_limits?: {
+                        /**
+                         * Max Tokens
+                         * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                         */
+                        max_tokens?: number | null;
+                        /**
+                         * Max Tokens If Missing
+                         * @description Requests that name no number get `max_tokens` too.
+                         * @default false
+                         */
+                        max_tokens_if_missing?: boolean;
+                    };
+                    /**
                      * Model
                      * @description What the engine loads: a Hugging Face id or a folder; the model's own id when null.
                      */
@@ -3353,10 +3532,51 @@ export interface operations {
                     task?: "generate" | "embed" | "score";
                     /**
                      * Aliases
-                     * @description Other names that clients may use.
+                     * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.
                      * @default []
                      */
-                    aliases?: string[];
+                    aliases?: (string | {
+                        /**
+                         * Request Defaults
+                         * @description Request fields that are set where the client sets none; null sets none.
+                         * @default {}
+                         */
+                        request_defaults?: {
+                            [key: string]: unknown;
+                        };
+                        /**
+                         * Request Overrides
+                         * @description Request fields that are set whatever the client says; null removes one.
+                         * @default {}
+                         */
+                        request_overrides?: {
+                            [key: string]: unknown;
+                        };
+                        /**
+                         * RequestLimitsConfig
+                         * @default {
+                         *       "max_tokens_if_missing": false
+                         *     }
+                         */
+                        request_limits?: {
+                            /**
+                             * Max Tokens
+                             * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                             */
+                            max_tokens?: number | null;
+                            /**
+                             * Max Tokens If Missing
+                             * @description Requests that name no number get `max_tokens` too.
+                             * @default false
+                             */
+                            max_tokens_if_missing?: boolean;
+                        };
+                        /**
+                         * Name
+                         * @description The name that clients may use.
+                         */
+                        name: string;
+                    })[];
                     /**
                      * DeviceWishConfig
                      * @default {
@@ -3532,28 +3752,53 @@ export interface operations {
                         keeps?: "auto" | null | number | string;
                     };
                     /**
-                     * Request Defaults
-                     * @description Request fields that are filled in where the client sets none.
-                     * @default {}
-                     */
-                    request_defaults?: {
-                        [key: string]: unknown;
-                    };
-                    /**
-                     * Request Overrides
-                     * @description Request fields that replace what the client sets.
-                     * @default {}
-                     */
-                    request_overrides?: {
-                        [key: string]: unknown;
-                    };
-                    /**
                      * Lora
-                     * @description LoRA adapters: served name to folder or Hugging Face id.
+                     * @description LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own.
                      * @default {}
                      */
                     lora?: {
-                        [key: string]: string;
+                        [key: string]: string | {
+                            /**
+                             * Request Defaults
+                             * @description Request fields that are set where the client sets none; null sets none.
+                             * @default {}
+                             */
+                            request_defaults?: {
+                                [key: string]: unknown;
+                            };
+                            /**
+                             * Request Overrides
+                             * @description Request fields that are set whatever the client says; null removes one.
+                             * @default {}
+                             */
+                            request_overrides?: {
+                                [key: string]: unknown;
+                            };
+                            /**
+                             * RequestLimitsConfig
+                             * @default {
+                             *       "max_tokens_if_missing": false
+                             *     }
+                             */
+                            request_limits?: {
+                                /**
+                                 * Max Tokens
+                                 * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                                 */
+                                max_tokens?: number | null;
+                                /**
+                                 * Max Tokens If Missing
+                                 * @description Requests that name no number get `max_tokens` too.
+                                 * @default false
+                                 */
+                                max_tokens_if_missing?: boolean;
+                            };
+                            /**
+                             * Path
+                             * @description Folder or Hugging Face id of the adapter.
+                             */
+                            path: string;
+                        };
                     };
                 };
             };
@@ -3698,6 +3943,41 @@ export interface operations {
             content: {
                 "application/json": {
                     /**
+                     * Request Defaults
+                     * @description Request fields that are set where the client sets none; null sets none.
+                     * @default {}
+                     */
+                    request_defaults?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * Request Overrides
+                     * @description Request fields that are set whatever the client says; null removes one.
+                     * @default {}
+                     */
+                    request_overrides?: {
+                        [key: string]: unknown;
+                    };
+                    /**
+                     * RequestLimitsConfig
+                     * @default {
+                     *       "max_tokens_if_missing": false
+                     *     }
+                     */
+                    request_limits?: {
+                        /**
+                         * Max Tokens
+                         * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                         */
+                        max_tokens?: number | null;
+                        /**
+                         * Max Tokens If Missing
+                         * @description Requests that name no number get `max_tokens` too.
+                         * @default false
+                         */
+                        max_tokens_if_missing?: boolean;
+                    };
+                    /**
                      * Model
                      * @description What the engine loads: a Hugging Face id or a folder; the model's own id when null.
                      */
@@ -3758,10 +4038,51 @@ export interface operations {
                     task?: "generate" | "embed" | "score";
                     /**
                      * Aliases
-                     * @description Other names that clients may use.
+                     * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.
                      * @default []
                      */
-                    aliases?: string[];
+                    aliases?: (string | {
+                        /**
+                         * Request Defaults
+                         * @description Request fields that are set where the client sets none; null sets none.
+                         * @default {}
+                         */
+                        request_defaults?: {
+                            [key: string]: unknown;
+                        };
+                        /**
+                         * Request Overrides
+                         * @description Request fields that are set whatever the client says; null removes one.
+                         * @default {}
+                         */
+                        request_overrides?: {
+                            [key: string]: unknown;
+                        };
+                        /**
+                         * RequestLimitsConfig
+                         * @default {
+                         *       "max_tokens_if_missing": false
+                         *     }
+                         */
+                        request_limits?: {
+                            /**
+                             * Max Tokens
+                             * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                             */
+                            max_tokens?: number | null;
+                            /**
+                             * Max Tokens If Missing
+                             * @description Requests that name no number get `max_tokens` too.
+                             * @default false
+                             */
+                            max_tokens_if_missing?: boolean;
+                        };
+                        /**
+                         * Name
+                         * @description The name that clients may use.
+                         */
+                        name: string;
+                    })[];
                     /**
                      * DeviceWishConfig
                      * @default {
@@ -3937,28 +4258,53 @@ export interface operations {
                         keeps?: "auto" | null | number | string;
                     };
                     /**
-                     * Request Defaults
-                     * @description Request fields that are filled in where the client sets none.
-                     * @default {}
-                     */
-                    request_defaults?: {
-                        [key: string]: unknown;
-                    };
-                    /**
-                     * Request Overrides
-                     * @description Request fields that replace what the client sets.
-                     * @default {}
-                     */
-                    request_overrides?: {
-                        [key: string]: unknown;
-                    };
-                    /**
                      * Lora
-                     * @description LoRA adapters: served name to folder or Hugging Face id.
+                     * @description LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own.
                      * @default {}
                      */
                     lora?: {
-                        [key: string]: string;
+                        [key: string]: string | {
+                            /**
+                             * Request Defaults
+                             * @description Request fields that are set where the client sets none; null sets none.
+                             * @default {}
+                             */
+                            request_defaults?: {
+                                [key: string]: unknown;
+                            };
+                            /**
+                             * Request Overrides
+                             * @description Request fields that are set whatever the client says; null removes one.
+                             * @default {}
+                             */
+                            request_overrides?: {
+                                [key: string]: unknown;
+                            };
+                            /**
+                             * RequestLimitsConfig
+                             * @default {
+                             *       "max_tokens_if_missing": false
+                             *     }
+                             */
+                            request_limits?: {
+                                /**
+                                 * Max Tokens
+                                 * @description Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit.
+                                 */
+                                max_tokens?: number | null;
+                                /**
+                                 * Max Tokens If Missing
+                                 * @description Requests that name no number get `max_tokens` too.
+                                 * @default false
+                                 */
+                                max_tokens_if_missing?: boolean;
+                            };
+                            /**
+                             * Path
+                             * @description Folder or Hugging Face id of the adapter.
+                             */
+                            path: string;
+                        };
                     };
                 };
             };
