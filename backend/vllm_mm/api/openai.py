@@ -4,35 +4,29 @@ whoever serves it with another HTTP implementation. No framework objects on the 
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 
+from vllm_mm.api.asgi import AsgiClient, Receive, Send, begin_upload, take_in, watch
 from vllm_mm.api.problems import MethodNotAllowed, explain
 from vllm_mm.domain.errors import MMError, PayloadTooLarge, UnknownModel, UnknownRoute
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.engine.exchange import Exchange
 from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.head import read_head
 from vllm_mm.gateway.identity import require
 from vllm_mm.gateway.origins import allowed, may_read, preflight
-from vllm_mm.gateway.ports import Framing, Headers
+from vllm_mm.gateway.ports import Headers
 from vllm_mm.gateway.relay import Call
-from vllm_mm.gateway.routes import ROUTES, Form, Route, about_response
+from vllm_mm.gateway.routes import ROUTES, UPLOADS, Form, Route, about_response
 
 Scope_: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope_, Receive, Send], Awaitable[None]]
 
-HIGH_WATER: Final = 1 << 18
-"""Bytes held for a slow client before the engine is read no further."""
 _PREFIXES: Final = ("/v1/", "/v2/")
 _MODELS: Final = "/v1/models"
 
@@ -48,7 +42,8 @@ class OpenAIApp:
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path: str = scope["path"]
-            route = ROUTES.get(scope.get("raw_path") or path.encode())
+            raw = scope.get("raw_path") or path.encode()
+            route = ROUTES.get(raw) or UPLOADS.get(raw)
             if route is not None or path.startswith(_PREFIXES) or path in {"/v1", "/v2"} or self._fallback is None:
                 await self._answer(scope, receive, send, route)
                 return
@@ -156,10 +151,15 @@ class OpenAIApp:
         call = Call(route, scope["query_string"], headers, gateway.clock.now())
         call.subject = subject
         client = AsgiClient()
-        call.body, call.refused, client.gone = await self._body(headers, receive)
         loop = asyncio.get_running_loop()
-        client.task = serving = loop.create_task(gateway.serve(call, client))
-        watching = loop.create_task(_watch(receive, client, serving))
+        if route.path in UPLOADS:
+            begin_upload(call, gateway)
+            client.task = serving = loop.create_task(gateway.serve(call, client))
+            watching = loop.create_task(take_in(receive, call.upload, client, serving))
+        else:
+            call.body, call.refused, client.gone = await self._body(headers, receive)
+            client.task = serving = loop.create_task(gateway.serve(call, client))
+            watching = loop.create_task(watch(receive, client, serving))
         try:
             await client.pump(send, serving)
         except BaseException:
@@ -173,6 +173,8 @@ class OpenAIApp:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
+            if call.upload is not None:
+                call.upload.close()
 
     async def _body(self, headers: Headers, receive: Receive) -> tuple[bytes | bytearray, MMError | None, bool]:
         """The whole body; or why it is not taken; or that the client left."""
@@ -196,99 +198,3 @@ class OpenAIApp:
 
 def too_large(limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"The body is larger than {limit} bytes (limits.body). Send less, or raise the limit.")
-
-
-async def _watch(receive: Receive, client: "AsgiClient", serving: asyncio.Task[None]) -> None:
-    """A client that leaves ends its request at once."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    if not client.complete:
-        client.gone = True
-        serving.cancel()
-        client.wake()
-
-
-class AsgiClient:
-    """The client's end behind ASGI's asynchronous `send`: answers are queued here and pumped by the application."""
-
-    raw = False
-
-    def __init__(self) -> None:
-        self.gone = False
-        self.complete = False
-        self.task: asyncio.Task[None] | None = None
-        self._messages: deque[Message] = deque()
-        self._held = 0
-        self._ended = False
-        self._some = asyncio.Event()
-        self._exchange: Exchange | None = None
-        self._paused = False
-
-    # Client
-
-    def start(self, status: int, headers: Headers, framing: Framing, length: int | None = None) -> None:
-        if framing is Framing.LENGTH or (framing is Framing.EMPTY and length is not None):
-            headers = [*headers, (b"content-length", b"%d" % (length or 0))]
-        self._put({"type": "http.response.start", "status": status, "headers": headers})
-
-    def data(self, chunk: bytes) -> None:
-        if not chunk or self.gone:
-            return
-        self._held += len(chunk)
-        self._put({"type": "http.response.body", "body": chunk, "more_body": True})
-        if self._held > HIGH_WATER and not self._paused and self._exchange is not None:
-            self._paused = True
-            self._exchange.pause()
-
-    def writer(self) -> Callable[[bytes], None]:
-        return self.data
-
-    def finish(self) -> None:
-        self._put({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def cut(self) -> None:
-        self._ended = True
-        self._some.set()
-
-    def bind(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        if self._paused:
-            exchange.pause()
-
-    def interrupt(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-
-    def release(self) -> None:
-        self._exchange = None
-
-    # The application's side
-
-    def wake(self) -> None:
-        self._some.set()
-
-    async def pump(self, send: Send, serving: asyncio.Task[None]) -> None:
-        """Send what comes until the answer is complete, cut, or the client is gone. A cut answer is left without its
-        last message, which makes servers close the connection in the middle of it."""
-        serving.add_done_callback(lambda _: self._some.set())
-        while not self.gone and not self.complete:
-            if not self._messages:
-                if self._ended or serving.done():
-                    return
-                self._some.clear()
-                await self._some.wait()
-                continue
-            message = self._messages.popleft()
-            if message["type"] == "http.response.body" and not message["more_body"]:
-                self.complete = True
-            await send(message)
-            self._held -= len(message.get("body", b""))
-            if self._paused and self._held < HIGH_WATER // 2:
-                self._paused = False
-                if self._exchange is not None:
-                    self._exchange.resume()
-
-    def _put(self, message: Message) -> None:
-        if not self.gone:
-            self._messages.append(message)
-            self._some.set()

@@ -41,6 +41,7 @@ class Task(StrEnum):
     GENERATE = "generate"
     EMBED = "embed"
     SCORE = "score"
+    TRANSCRIBE = "transcribe"
 
 
 class Source(StrEnum):

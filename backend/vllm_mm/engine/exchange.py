@@ -1,7 +1,7 @@
 """What passes between a lease's holder and the wire: a request, where its answer goes, and a handle on it. No I/O here."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,21 @@ class UpstreamRequest:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
     """End-to-end headers in lower case; host, content-length and connection are the channel's business."""
     body: Sequence[bytes | bytearray | memoryview] = ()
+    source: "BodySource | None" = None
+    """Where the body comes from instead, piece by piece."""
+
+
+class BodySource(Protocol):
+    """A request's body that is not here yet."""
+
+    @property
+    def length(self) -> int | None:
+        """In bytes, if it is known; else it is sent in chunks."""
+        ...
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Asked once, when the engine's connection is there. What it raises ends the exchange with that error."""
+        ...
 
 
 class ResponseSink(Protocol):

@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_carrier", "_chunked", "_complete", "_connection_options", "_eof", "_extra", "_headers", "_held",
         "_in_body", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
-        "_paused", "_previous", "_raw", "_relay", "_sink", "_traffic", "began", "idle_since", "started", "transport",
+        "_paused", "_previous", "_raw", "_relay", "_sink", "_traffic", "_unblocked", "began", "idle_since", "started", "transport",
     )  # fmt: skip
 
     def __init__(self, on_idle_loss: "OnIdleLoss", traffic: Traffic) -> None:
@@ -67,6 +67,8 @@ class Connection(asyncio.Protocol):
         self._parser = self._relay
         self._paused = False
         self._eof = False
+        self._unblocked: asyncio.Future[None] | None = None
+        """Resolved when the engine has read enough of what was sent."""
         self._reset()
 
     def _reset(self) -> None:
@@ -166,10 +168,24 @@ class Connection(asyncio.Protocol):
         except (Broken, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(f"the engine's answer is not valid HTTP: {_why(error)}")
 
+    def pause_writing(self) -> None:
+        self._unblocked = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        unblocked, self._unblocked = self._unblocked, None
+        if unblocked is not None and not unblocked.done():
+            unblocked.set_result(None)
+
+    async def writable(self) -> None:
+        """Until the engine has read enough of what was sent, or the connection is gone."""
+        if self._unblocked is not None:
+            await self._unblocked
+
     def eof_received(self) -> None:
         self._eof = True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
         carrier = self._carrier
         if carrier is None:
             self._on_idle_loss(self)

@@ -9,7 +9,7 @@ from vllm_mm.domain.keys import Key
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import EngineKind, ModelSpec, Task
 from vllm_mm.gateway.ports import Leases
-from vllm_mm.gateway.routes import ANY, COMPARES, EMBEDS, GENERATES, ROUTES, SCORES, Route
+from vllm_mm.gateway.routes import ANY, COMPARES, EMBEDS, GENERATES, ROUTES, SCORES, TRANSCRIBES, UPLOADS, Route
 from vllm_mm.store.routes import MissingRoute
 
 NAMED: Final = 8
@@ -18,6 +18,7 @@ _DOES: Final[Mapping[Task, str]] = {
     Task.GENERATE: "generates text",
     Task.EMBED: "makes embeddings",
     Task.SCORE: "scores and classifies texts",
+    Task.TRANSCRIBE: "transcribes speech",
 }
 _BY_ARGUMENT: Final[Mapping[tuple[str, object], frozenset[Task]]] = {
     ("runner", "generate"): GENERATES,
@@ -30,7 +31,9 @@ _BY_ARGUMENT: Final[Mapping[tuple[str, object], frozenset[Task]]] = {
     ("task", "score"): SCORES,
 }
 """Arguments of `vllm serve` that settle it (`vllm serve --help`; `task` in releases before `runner`)."""
-_OF_SIM: Final[Mapping[object, frozenset[Task]]] = {"embed": EMBEDS, "score": SCORES, "classify": SCORES}
+_OF_SIM: Final[Mapping[object, frozenset[Task]]] = {
+    "embed": EMBEDS, "score": SCORES, "classify": SCORES, "transcribe": TRANSCRIBES,
+}  # fmt: skip
 
 
 class WrongModel(BadRequest):
@@ -105,7 +108,7 @@ class Abilities:
 
     def _judge(self, spec: ModelSpec) -> tuple[ModelSpec, frozenset[Route]]:
         tasks, missing = possible(spec), self._missing.get(spec.fingerprint, {})
-        unable = frozenset(r for r in ROUTES.values() if not tasks & r.tasks or r.name in missing)
+        unable = frozenset(r for r in (*ROUTES.values(), *UPLOADS.values()) if not tasks & r.tasks or r.name in missing)
         self._judged[spec.id] = judged = (spec, unable)
         return judged
 

@@ -167,14 +167,17 @@ class Gateway:
             return
         if head.encoding is not None and head.encoding.lower() != b"identity":
             raise BadRequest("Send the body uncompressed: engines do not read Content-Encoding.")
-        name, relay.stream = sniff(call.body)
+        upload = call.upload
+        if upload is not None:
+            upload.on_fail = relay.stop
+        name, relay.stream = sniff(call.body) if upload is None else await upload.named()
         relay.asked = name if len(name) <= 200 else name[:200]  # no model has a longer id; the ledger keeps no novels
         relay.spec = spec = self.leases.catalog.resolve(name)
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
         self._abilities.check(spec, call.route, key, self.leases)
         ruled = spec.request_rules.get(name)
-        if ruled is not None:
+        if ruled is not None and upload is None:  # a form is passed on as it is
             relay.edits, relay.rules = await apply_rules(ruled, call.route.path, call.body)
             if relay.edits and call.route is RESPONSES:  # what it says about the store is read from the body
                 call.body, relay.edits = b"".join(splice(call.body, relay.edits)), ()
@@ -237,12 +240,15 @@ class Gateway:
         edits = relay.edits
         if asked != lease.engine_name and spec is not None and asked is not None and asked not in spec.lora:
             relay.rename()
-            if call.body and _knows_one_name(spec):
-                edits = (*edits, model_edit(call.body, lease.engine_name))
+            if _knows_one_name(spec):
+                if call.upload is not None:
+                    call.upload.rename(lease.engine_name)
+                elif call.body:
+                    edits = (*edits, model_edit(call.body, lease.engine_name))
         body = splice(call.body, edits) if edits else (call.body,)
         headers = [(b"x-request-id", relay.id.encode()), *head.forward]
         target = call.path + b"?" + call.query if call.query else call.path
-        relay.request = request = UpstreamRequest(call.route.method, target, headers, body)
+        relay.request = request = UpstreamRequest(call.route.method, target, headers, body, call.upload)
         return request
 
     # The ends

@@ -219,6 +219,10 @@ class Rules:
     """Between two comments to a client that asked for progress."""
     origins: frozenset[bytes] = frozenset()
     """Web origins whose pages may read answers; `*` allows all."""
+    upload: int = 1024**3
+    """The largest form with a file in it."""
+    upload_held: int = 128 * 1024**2
+    """So much of it is held in a temporary file before an engine can take it."""
     responses: int = 20_000
     """Stored responses of which it is remembered who holds them."""
     responses_age: float = 86_400.0

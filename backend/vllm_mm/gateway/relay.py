@@ -1,7 +1,7 @@
 """One request under way: the sink of its answer, and all that its ledger row will say."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from vllm_mm.domain.body_edits import Edit
@@ -17,6 +17,9 @@ from vllm_mm.gateway.ports import Client, Framing, Headers, Problem
 from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, Rewriter
 from vllm_mm.gateway.routes import Route
 
+if TYPE_CHECKING:
+    from vllm_mm.gateway.upload import Upload
+
 CLIENT_GONE: Final = 499
 """What the ledger says when the client left before it had a status (nginx's convention)."""
 
@@ -31,7 +34,7 @@ WITHHELD: Final = 4096
 class Call:
     """A request as it came in."""
 
-    __slots__ = ("arrived", "body", "headers", "query", "refused", "route", "subject")
+    __slots__ = ("arrived", "body", "headers", "query", "refused", "route", "subject", "upload")
 
     def __init__(self, route: Route, query: bytes, headers: Headers, arrived: float) -> None:
         self.route = route
@@ -45,6 +48,8 @@ class Call:
         """Set when it was refused before its body was read."""
         self.subject = ""
         """The id of the stored response that it is about, where the path names one."""
+        self.upload: Upload | None = None
+        """Its body, where that is a form that is still on its way."""
 
     @property
     def path(self) -> bytes:
@@ -382,7 +387,7 @@ class Relay:
             None if self.leased_at is None else self.leased_at - arrived,
             None if self.first_at is None else self.first_at - arrived,
             now - arrived,
-            self.size_in,
+            self.size_in if call.upload is None else call.upload.size,
             self.meter.size,
             self.meter.usage() if self.meter.size else _NO_USAGE,
             self.generation,

@@ -20,6 +20,7 @@ ANY: Final = frozenset(Task)
 GENERATES: Final = frozenset({Task.GENERATE})
 EMBEDS: Final = frozenset({Task.EMBED})
 SCORES: Final = frozenset({Task.SCORE})
+TRANSCRIBES: Final = frozenset({Task.TRANSCRIBE})
 COMPARES: Final = EMBEDS | SCORES
 """Embedding models score by the similarity of what they make of two texts (vLLM, docs/models/pooling_models)."""
 
@@ -60,6 +61,11 @@ ROUTES: dict[bytes, Route] = {
     )
 }
 """By exact path, as sent: an encoded or otherwise different spelling is a different path, and unknown."""
+UPLOADS: dict[bytes, Route] = {
+    route.path: route
+    for route in (Route(b"/v1/audio/transcriptions", TRANSCRIBES), Route(b"/v1/audio/translations", TRANSCRIBES))
+}
+"""Those whose body is a form with a file in it; the model is one of its fields."""
 RESPONSES: Final = ROUTES[b"/v1/responses"]
 RETRIEVE: Final = Route(b"/v1/responses/{id}", GENERATES, Form.RESPONSES, b"GET")
 CANCEL: Final = Route(b"/v1/responses/{id}/cancel", GENERATES, Form.RESPONSES)

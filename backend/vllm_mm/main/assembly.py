@@ -193,6 +193,7 @@ def _devices(settings: Settings) -> Literal["auto", "cpu"] | Sequence[DeviceEntr
 def _gateway_rules(settings: Settings) -> Rules:
     return Rules(
         max_wait=settings.queue.max_wait, request_timeout=settings.queue.request_timeout, body=settings.limits.body,
+        upload=settings.limits.upload, upload_held=settings.limits.upload_held,
         header=settings.limits.header, header_timeout=settings.limits.header_timeout,
         keep_alive=settings.server.keep_alive, connections=settings.limits.connections,
         origins=frozenset(o.encode() for o in settings.cors.origins),

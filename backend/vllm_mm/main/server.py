@@ -64,6 +64,7 @@ def _log_to_stderr(settings: Settings) -> None:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per health poll otherwise
     logging.getLogger("httpcore").setLevel(logging.WARNING)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a client's broken form is told to the client
 
 
 class _Uvicorn(uvicorn.Server):

@@ -40,6 +40,10 @@ class ServerConfig(Section):
 class LimitsConfig(Section):
     body: Size = 64 * 1024**2
     """Largest request body; a bigger one is answered with 413."""
+    upload: Size = 1024**3
+    """Largest form with a file in it (audio), which is passed on as it comes."""
+    upload_held: Size = 128 * 1024**2
+    """So much of such a form is held in a temporary file until its model is known and ready."""
     header: Size = 64 * 1024
     """Largest request head, all headers together."""
     header_timeout: Duration = 10.0

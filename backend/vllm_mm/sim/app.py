@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from vllm_mm.sim import basics, chat, dev, messages, pooling, responses
+from vllm_mm.sim import audio, basics, chat, dev, messages, pooling, responses
 from vllm_mm.sim.client import EngineCallError, EngineDeadError
 from vllm_mm.sim.errors import ApiError, internal
 from vllm_mm.sim.options import Options
@@ -60,6 +60,10 @@ _OF_TASK: Mapping[str, Routes] = {
     "embed": {**_POOLING, **_EMBED, **_SCORE},
     "score": {**_POOLING, **_SCORE, **_CLASSIFY},
     "classify": {**_POOLING, **_CLASSIFY},
+    "transcribe": {
+        "/v1/audio/transcriptions": {"POST": audio.transcriptions},
+        "/v1/audio/translations": {"POST": audio.translations},
+    },
 }
 _GUARDED = ("/v1", "/v2", "/inference")
 

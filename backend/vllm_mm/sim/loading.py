@@ -11,12 +11,14 @@ ARCHITECTURES = {
     "embed": "BertModel",
     "score": "BertForSequenceClassification",
     "classify": "BertForSequenceClassification",
+    "transcribe": "WhisperForConditionalGeneration",
 }
 SUPPORTED_TASKS = {
     "generate": "['generate']",
     "embed": "['embed', 'token_embed']",
     "score": "['classify', 'token_classify']",
     "classify": "['classify', 'token_classify']",
+    "transcribe": "['transcription']",
 }
 
 

@@ -1607,7 +1607,7 @@ export interface components {
          * @description What the engine is asked for; it decides which probe proves readiness.
          * @enum {string}
          */
-        Task: "generate" | "embed" | "score";
+        Task: "generate" | "embed" | "score" | "transcribe";
         /** VictimOut */
         VictimOut: {
             /** Model */
@@ -2174,7 +2174,7 @@ export interface operations {
                      * @default generate
                      * @enum {string}
                      */
-                    task?: "generate" | "embed" | "score";
+                    task?: "generate" | "embed" | "score" | "transcribe";
                     /**
                      * Aliases
                      * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.
@@ -3529,7 +3529,7 @@ export interface operations {
                      * @default generate
                      * @enum {string}
                      */
-                    task?: "generate" | "embed" | "score";
+                    task?: "generate" | "embed" | "score" | "transcribe";
                     /**
                      * Aliases
                      * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.
@@ -4035,7 +4035,7 @@ export interface operations {
                      * @default generate
                      * @enum {string}
                      */
-                    task?: "generate" | "embed" | "score";
+                    task?: "generate" | "embed" | "score" | "transcribe";
                     /**
                      * Aliases
                      * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.

@@ -5,11 +5,13 @@ httpx: nobody waits for these questions in bulk.
 
 import asyncio
 import importlib
+import io
 import json
 import socket
 import ssl
+import wave
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import httpx
 import msgspec
@@ -85,6 +87,8 @@ class ControlChannel:
                 return await self._probe_generation(model)
             case Task.EMBED:
                 return _essence(await self._post("/v1/embeddings", {"model": model, "input": "Hello"}), "data")
+            case Task.TRANSCRIBE:
+                return await self._probe_transcription(model)
             case Task.SCORE:
                 return _essence(
                     await self._post("/v1/score", {"model": model, "text_1": "Hello", "text_2": "Hello"}), "data"
@@ -101,6 +105,12 @@ class ControlChannel:
             # It generates nothing that we know how to ask for; that it lists models has to do.
             return _essence(_answer(await self._ask("GET", "/v1/models"), self._address), "object")
         return _essence(_answer(response, self._address), "choices")
+
+    async def _probe_transcription(self, model: str) -> str:
+        """Half a second of silence."""
+        fields = {"model": model, "temperature": "0", "max_completion_tokens": "1"}
+        form = _Form(fields, {"file": ("probe.wav", _silence(), "audio/wav")})
+        return _essence(_answer(await self._ask("POST", "/v1/audio/transcriptions", form=form), self._address), "text")
 
     async def sleep(self, level: int, *, keep: bool = False, timeout: float = 300.0) -> None:
         """`level` is a query parameter: vLLM ignores it in a JSON body and always sleeps at level 1.
@@ -159,6 +169,7 @@ class ControlChannel:
         path: str,
         body: Mapping[str, Any] | None = None,
         *,
+        form: "_Form | None" = None,
         params: Mapping[str, str | Sequence[str]] | None = None,
         timeout: float | None = None,
     ) -> httpx.Response:
@@ -166,7 +177,10 @@ class ControlChannel:
         try:
             # The whole question has a deadline; httpx's own is per read.
             async with asyncio.timeout(seconds):
-                return await self._client.request(method, path, json=body, params=params, timeout=seconds)
+                fields, files = form if form is not None else (None, None)
+                return await self._client.request(
+                    method, path, json=body, data=fields, files=files, params=params, timeout=seconds
+                )
         except (TimeoutError, httpx.TimeoutException) as error:
             raise UpstreamTimeout(
                 f"the engine at {self._address} did not answer {method} {path} within {seconds:g} s"
@@ -189,6 +203,24 @@ def sleep_has_mode(description: bytes) -> bool:
     except (msgspec.MsgspecError, LookupError):
         return True
     return any(p.name == "mode" for p in parameters)
+
+
+class _Form(NamedTuple):
+    """A form with a file in it."""
+
+    fields: dict[str, str]
+    files: dict[str, tuple[str, bytes, str]]
+
+
+def _silence() -> bytes:
+    """A WAV file: half a second, 16 kHz, 16 bits, one channel."""
+    whole = io.BytesIO()
+    with wave.open(whole, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(16_000)
+        sound.writeframes(bytes(16_000))
+    return whole.getvalue()
 
 
 class _Parameter(msgspec.Struct):

@@ -8,7 +8,7 @@ import socket
 from typing import Final, cast
 
 from vllm_mm.domain.errors import UpstreamDied
-from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
+from vllm_mm.engine.exchange import BodySource, Exchange, ResponseSink, UpstreamRequest
 from vllm_mm.engine.http1 import Connection, Traffic
 from vllm_mm.engine.ports import Address
 
@@ -23,6 +23,8 @@ class _Exchange:
     # What most requests never set stands here as a default of the class: making one is on everybody's path.
     _connection: Connection | None = None
     _dial: asyncio.Task[None] | None = None
+    _feed: asyncio.Task[None] | None = None
+    """Passes the body on, where that comes from a source."""
     _boundary = True
     _paused = False
     _retried = False
@@ -59,19 +61,27 @@ class _Exchange:
             connection.let_go()
         if self._dial is not None:
             self._dial.cancel()
+        self._stop_feeding()
         self._resolve(error)
 
     # Carrier
 
     def completed(self, connection: Connection, *, reusable: bool) -> None:
         self._connection = None
-        self._channel.give_back(connection, reusable=reusable)
+        fed = self._stop_feeding()
+        self._channel.give_back(connection, reusable=reusable and fed)
         self._resolve(None)
 
     def failed(self, connection: Connection, reason: str) -> None:
         self._connection = None
         self._boundary = connection.ends_at_boundary()
-        if not connection.began and not self._retried and (self._reused or self._request.method in _IDEMPOTENT):
+        self._stop_feeding()
+        if (
+            not connection.began
+            and not self._retried
+            and self._request.source is None
+            and (self._reused or self._request.method in _IDEMPOTENT)
+        ):
             self._retried = True
             self.dial()
             return
@@ -89,6 +99,11 @@ class _Exchange:
         parts = [request.method, b" ", request.target, self._channel.opening]
         for name, value in request.headers:
             parts += (name, b": ", value, b"\r\n")
+        if request.source is not None:
+            self._feed = self._channel.loop.create_task(self._pass_on(connection, parts, request.source))
+            if self._paused:
+                connection.pause()
+            return
         body = request.body
         size = _size(body[0]) if len(body) == 1 else sum(map(_size, body))
         if size or request.method not in _IDEMPOTENT:
@@ -101,6 +116,34 @@ class _Exchange:
             transport.writelines((b"".join(parts), *body))
         if self._paused:
             connection.pause()
+
+    async def _pass_on(self, connection: Connection, head: list[bytes], source: BodySource) -> None:
+        """The body as it comes, no faster than the engine takes it."""
+        transport = cast("asyncio.Transport", connection.transport)
+        length = source.length
+        head.append(b"transfer-encoding: chunked\r\n\r\n" if length is None else b"content-length: %d\r\n\r\n" % length)
+        transport.write(b"".join(head))
+        try:
+            async for piece in source.pieces():
+                transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n") if length is None else (piece,))
+                await connection.writable()
+                if transport.is_closing():
+                    return
+            if length is None:
+                transport.write(b"0\r\n\r\n")
+        except Exception as error:
+            self._feed = None
+            self.abort(error)
+        else:
+            self._feed = None
+
+    def _stop_feeding(self) -> bool:
+        """False when the body was not complete."""
+        feed, self._feed = self._feed, None
+        if feed is None:
+            return True
+        feed.cancel()
+        return False
 
     def dial(self) -> None:
         self._dial = self._channel.loop.create_task(self._connect())
@@ -174,7 +217,8 @@ class InferenceChannel:
         """Begin at once; never waits. A pooled connection that turns out to be stale before any byte came back is
         replaced by a fresh one, once."""
         exchange = _Exchange(self, request, sink)
-        connection = self._take()
+        # What comes from a source cannot be sent again, so not over a connection that may turn out to be stale.
+        connection = self._take() if request.source is None else None
         if connection is None:
             exchange.dial()
         else:
