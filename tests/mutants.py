@@ -62,6 +62,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/gateway/test_progress.py::test_nothing_follows_the_end_of_an_answer",),
     ),
     Mutant(
+        "wish-made-young", "a wish that is said again begins to wait anew",
+        "backend/vllm_mm/engine/wishes.py",
+        "        if before is None:\n            self._wanted[model] = wish\n", "        if before is None or not before.urgent:\n            self._wanted[model] = wish\n",
+        ("tests/unit/control/test_wishes.py::test_a_pinned_or_scheduled_model_gets_the_room_of_a_busy_one_after_max_wait",),
+    ),
+    Mutant(
         "orphans-unreaped-in-life", "who forked away from an engine and died stays a zombie while it runs",
         "backend/vllm_mm/engine/process.py",
         "            await self._parts.look(lambda known=known: known)\n            children.reap_orphans()\n",

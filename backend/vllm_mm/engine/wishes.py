@@ -29,12 +29,17 @@ class Wishes:
         """The last refusal that was told of each; what is wanted for good is wanted again and again."""
 
     def want(self, model: str, wish: Wish) -> None:
-        """From now on it is wanted, whatever was said of it before."""
+        """From now on it is wanted, whatever was said of it before. A wish that stands goes on: it stays as old as it is, and
+        as urgent; only one that is more urgent than it puts its own cause on it."""
         self._dismissed.discard(model)
         self._refusals.pop(model, None)
         if wish.urgent:  # whoever asks is answered
             self._told.pop(model, None)
-        self._wanted[model] = wish
+        before = self._wanted.get(model)
+        if before is None:
+            self._wanted[model] = wish
+        elif wish.urgent:
+            self._wanted[model] = replace(wish, since=before.since, why_not=before.why_not)
 
     def dismiss(self, model: str) -> None:
         """It was told to stop, and is not wanted until somebody says so."""

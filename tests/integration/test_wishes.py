@@ -1,0 +1,52 @@
+"""What is wanted by nobody's request, on the product as it runs: pins, times of the week, and what operators say about them."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from hard_cases import Case, running, sim
+
+ALWAYS = ["mon-sun 00:00-24:00"]
+BEAT = 4.5
+"""Seconds in which whoever keeps models ready has looked twice."""
+
+
+@contextlib.asynccontextmanager
+async def kept_busy(it: Case, model: str) -> AsyncGenerator[None]:
+    """Streams of a second that overlap, so that there is never a moment without one."""
+    ended = False
+
+    async def stream(after: float) -> None:
+        await asyncio.sleep(after)
+        while not ended:
+            await it.streamed(model, tokens=60)
+
+    tasks = [asyncio.create_task(stream(0.27 * lane)) for lane in range(4)]
+    try:
+        await it.in_flight(model, 3)
+        yield
+    finally:
+        ended = True
+        await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("how", ["pin", "schedule"])
+async def test_what_is_kept_ready_gets_the_room_of_a_busy_model_after_max_wait(how: str) -> None:
+    """That it is wanted anew every two seconds does not make its wait begin anew."""
+    models = {"a": sim(tokens_per_second=60), "b": sim()}
+    swap = {"max_wait": "4s", "min_dwell": "0s", "quantum": "1s", "drain_timeout": "3s", "on_drain_timeout": "wait"}
+    async with running(models, memory="12GiB", swap=swap) as it:
+        await it.ready("a")
+        async with kept_busy(it, "a"):
+            if how == "pin":
+                assert (await it.act("b", "pin")).status_code == 202
+            else:
+                it.rewrite(models={**models, "b": sim(model={"schedule": ALWAYS})})
+                await it.reload()
+            await it.until("b", "ready", seconds=4 + 2 + 3 + 3)
+            await it.act("b", "unpin")
+            if how == "schedule":
+                it.rewrite(models=models)
+                await it.reload()

@@ -1,0 +1,62 @@
+"""What is wanted by nobody's request: how long it waits, and who has the last word."""
+
+import asyncio
+
+from fakes_engine import World, model, world
+from vllm_mm.control.desired import Keeper
+from vllm_mm.control.schedules import Schedules
+from vllm_mm.domain.lifecycle import OnTimeout, State
+from vllm_mm.domain.scheduling import Rules
+from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.wishes import Wish, Wishes
+
+ALWAYS = ("mon-sun 00:00-24:00",)
+"""A time of the week that is always open."""
+
+
+def test_a_wish_that_is_said_again_stays_as_old_and_as_urgent_as_it_is() -> None:
+    """Whoever looks every two seconds does not make it young; an operator's is not taken back by one who looks."""
+    wishes = Wishes()
+    wishes.want("a", Wish(1.0, urgent=False, cause="pinned"))
+    wishes.hold("a", "busy: b serves")
+    wishes.want("a", Wish(3.0, urgent=False, cause="pinned"))
+    assert wishes.get("a") == Wish(1.0, urgent=False, cause="pinned", why_not="busy: b serves")
+    wishes.want("a", Wish(4.0, urgent=True, cause="operator"))
+    wishes.want("a", Wish(5.0, urgent=False, cause="pinned"))
+    assert wishes.get("a") == Wish(1.0, urgent=True, cause="operator", why_not="busy: b serves")
+    wishes.drop("a")
+    wishes.want("a", Wish(6.0, urgent=False, cause="pinned"))
+    assert wishes.get("a") == Wish(6.0, urgent=False, cause="pinned")
+
+
+async def busy(w: World, name: str) -> "asyncio.Task[None]":
+    """A request that goes on and on."""
+
+    async def hold() -> None:
+        async with w.manager.lease(w.ticket(name)):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hold())
+    await w.clock.advance(0.1)
+    assert w.manager.require(name).gate.count
+    return task
+
+
+async def test_a_pinned_or_scheduled_model_gets_the_room_of_a_busy_one_after_max_wait() -> None:
+    """Looked at every two seconds, it is overdue all the same."""
+    policy = Policy(rules=Rules(max_wait=10.0, quantum=0.0), drain_timeout=5.0, on_drain_timeout=OnTimeout.CUT)
+    for how in ("pinned", "schedule"):
+        schedule = ALWAYS if how == "schedule" else ()
+        async with world(model("a", 20), model("b", 20, pinned=how == "pinned", schedule=schedule), policy=policy) as w:
+            await w.ready("a")
+            task = await busy(w, "a")
+            look = Keeper(w.manager, w.clock).look if how == "pinned" else Schedules(w.manager, w.clock, None).look
+            for _ in range(4):
+                await look()
+                await w.clock.advance(2.0)
+            assert w.manager.require("a").state is State.READY
+            for _ in range(5):
+                await look()
+                await w.clock.advance(2.0)
+            assert w.manager.require("b").state is State.READY, how
+            task.cancel()
