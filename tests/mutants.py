@@ -68,6 +68,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/control/test_wishes.py::test_a_pinned_or_scheduled_model_gets_the_room_of_a_busy_one_after_max_wait",),
     ),
     Mutant(
+        "idle-unasked-at-the-act", "who came since an idle model was looked at has it taken away",
+        "backend/vllm_mm/engine/acts.py",
+        "        if instance.gate.count or self.awaited(model):\n            return\n", "",
+        ("tests/unit/control/test_wishes.py::test_somebody_who_comes_between_the_look_and_the_act_keeps_an_idle_model",),
+    ),
+    Mutant(
+        "idle-before-waiters", "a sleeper that is waited for is stopped for being idle",
+        "backend/vllm_mm/engine/swaps.py",
+        "        return loads or self._waiting.waits(model) or", "        return (loads and not model) or",
+        ("tests/unit/control/test_wishes.py::test_what_is_waited_for_is_not_stopped_for_being_idle",),
+    ),
+    Mutant(
         "orphans-unreaped-in-life", "who forked away from an engine and died stays a zombie while it runs",
         "backend/vllm_mm/engine/process.py",
         "            await self._parts.look(lambda known=known: known)\n            children.reap_orphans()\n",

@@ -50,3 +50,18 @@ async def test_what_is_kept_ready_gets_the_room_of_a_busy_model_after_max_wait(h
             if how == "schedule":
                 it.rewrite(models=models)
                 await it.reload()
+
+
+async def test_a_sleeper_that_a_request_waits_for_is_not_stopped_for_being_idle() -> None:
+    """Its idle time runs out while a busy model drains for it: the request is answered, by the same engine."""
+    idle = {"idle": {"sleep_after": None, "stop_after": "3s"}}
+    models = {"a": sim(tokens_per_second=20), "b": sim(model=idle)}
+    swap = {"max_wait": "500ms", "min_dwell": "0s", "quantum": "0s", "drain_timeout": "30s", "on_drain_timeout": "wait"}
+    async with running(models, memory="12GiB", swap=swap, host_memory={"sleep_budget": "60GiB"}) as it:
+        await it.ready("b")
+        await it.ready("a")
+        stream = asyncio.create_task(it.streamed("a", tokens=140))
+        await it.in_flight("a", 1)
+        assert (await it.complete("b", wait=60)).status_code == 200
+        assert (await it.instance("b"))["generation"] == 1
+        assert b"[DONE]" in (await stream)[1]

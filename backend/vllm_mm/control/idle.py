@@ -48,14 +48,12 @@ class IdleWatch:
         """One round."""
         for instance in self._manager.instances():
             spec = instance.spec
-            if instance.gate.count or self._manager.pinned(spec) or self._wanted(spec):
+            if instance.gate.count or self._manager.pinned(spec) or self._wanted(spec) or self._manager.awaited(spec.id):
                 continue
             idle = self._clock.now() - instance.gate.last_used
             act = idle_act(spec.idle, instance.state, idle, can_sleep=self._manager.can_sleep(spec))
             try:
-                if act is Goal.STOP:
-                    await self._manager.stop(spec.id, Reason.UNUSED.because(f"idle for {idle:.0f} s"))
-                elif act is Goal.SLEEP:
-                    await self._manager.sleep(spec.id, Reason.UNUSED.because(f"idle for {idle:.0f} s"))
+                if act is not None:
+                    await self._manager.rest(spec.id, act, Reason.UNUSED.because(f"idle for {idle:.0f} s"))
             except MMError as error:  # it changed in this moment; the next round looks again
                 log.info("%s is idle, but: %s", spec.id, error)

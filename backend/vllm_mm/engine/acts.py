@@ -37,6 +37,11 @@ class Acts(Registry):
     @abstractmethod
     def _decide(self) -> None: ...
 
+    @abstractmethod
+    def awaited(self, model: str) -> bool:
+        """Whether somebody waits for it: a request, a wish, a load, or requests that are frozen in it."""
+        ...
+
     # The acts.
 
     async def start(self, model: str, cause: str, *, urgent: bool = True) -> None:
@@ -86,16 +91,18 @@ class Acts(Registry):
         """Drain, then put to sleep; sleepers may be stopped for its place in host memory. Raises Conflict where the engine
         cannot, or where there is no room for its weights."""
         instance = self.require(model)
-        reason = self.why_no_sleep(instance.spec)
-        if not reason and instance.state is State.READY:
-            fate = self.fate(model)
-            if fate.goal is Goal.SLEEP:
-                self._lay_down(instance, fate)
-            else:
-                reason = fate.reason
-        if reason:
-            raise Conflict(f"{model} cannot sleep: {reason}. Stop it instead.")
+        self._make_bed(instance)
         await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
+
+    async def rest(self, model: str, goal: Goal, cause: str) -> None:
+        """Let it go because nobody uses it, unless somebody does by now or waits for it. Unlike `stop` and `sleep` it has no last
+        word: nothing is called off, and whoever wants the model has it again. Raises Conflict as `sleep` does."""
+        instance = self.require(model)
+        if instance.gate.count or self.awaited(model):
+            return
+        if goal is Goal.SLEEP:
+            self._make_bed(instance)
+        await instance.ask(Drain(goal, self._policy.drain_timeout, cause, OnTimeout.WAIT))
 
     async def wake(self, model: str, cause: str) -> None:
         """Wake a sleeping instance. Raises Conflict when it does not sleep."""
@@ -154,6 +161,18 @@ class Acts(Registry):
             else self.estimator.start(instance.spec)
         )
         return Departure(goal, leaves=self.estimator.going(instance, goal), back=back)
+
+    def _make_bed(self, instance: ModelInstance) -> None:
+        """Before it is told to sleep for its own sake. Raises Conflict where it cannot."""
+        model, reason = instance.spec.id, self.why_no_sleep(instance.spec)
+        if not reason and instance.state is State.READY:
+            fate = self.fate(model)
+            if fate.goal is Goal.SLEEP:
+                self._lay_down(instance, fate)
+            else:
+                reason = fate.reason
+        if reason:
+            raise Conflict(f"{model} cannot sleep: {reason}. Stop it instead.")
 
     def _lay_down(self, instance: ModelInstance, fate: Fate) -> None:
         """Keep what it needs to sleep, before it is told to: host memory, and what stays of it on its devices."""

@@ -281,6 +281,10 @@ class Swaps(Lets):
     def _decide(self) -> None:
         self._waiting.kick()
 
+    def awaited(self, model: str) -> bool:
+        loads = model in self._loading_events or self._wishes.get(model) is not None
+        return loads or self._waiting.waits(model) or self._instances[model].gate.frozen > 0
+
     # What is launched, and told.
 
     def loading(self, model: str) -> Loading | None:

@@ -11,7 +11,7 @@ from vllm_mm.control.desired import Keeper
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.readings import Readings
 from vllm_mm.domain.errors import Conflict, UnknownModel
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.specs import GIB, IdlePolicy
 
@@ -123,16 +123,16 @@ async def test_the_idle_watch_goes_on_when_one_model_refuses(monkeypatch: pytest
     spec: dict[str, Any] = {"idle": IdlePolicy(None, 5.0)}
     async with world(model("a", 4, **spec), model("b", 4, **spec)) as w:
         await w.ready("a", "b")
-        stop, refused = w.manager.stop, 0
+        rest, refused = w.manager.rest, 0
 
-        async def stopping(name: str, cause: str, *, force: bool = False) -> None:
+        async def resting(name: str, goal: Goal, cause: str) -> None:
             nonlocal refused
             if name == "a" and not refused:
                 refused += 1
                 raise Conflict("a is suspending")
-            await stop(name, cause, force=force)
+            await rest(name, goal, cause)
 
-        monkeypatch.setattr(w.manager, "stop", stopping)
+        monkeypatch.setattr(w.manager, "rest", resting)
         watch = asyncio.create_task(IdleWatch(w.manager, w.clock).run())
         await w.clock.advance(10.0)
         assert refused

@@ -1,12 +1,15 @@
 """What is wanted by nobody's request: how long it waits, and who has the last word."""
 
 import asyncio
+from typing import Any
 
 from fakes_engine import World, model, world
 from vllm_mm.control.desired import Keeper
+from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.schedules import Schedules
-from vllm_mm.domain.lifecycle import OnTimeout, State
+from vllm_mm.domain.lifecycle import Goal, OnTimeout, State
 from vllm_mm.domain.scheduling import Rules
+from vllm_mm.domain.specs import EngineKind, IdlePolicy
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.wishes import Wish, Wishes
 
@@ -60,3 +63,55 @@ async def test_a_pinned_or_scheduled_model_gets_the_room_of_a_busy_one_after_max
                 await w.clock.advance(2.0)
             assert w.manager.require("b").state is State.READY, how
             task.cancel()
+
+
+def sleeper(name: str, gib: float, **changes: Any) -> Any:
+    return model(name, gib, engine=EngineKind.SIM, command=(), **changes)
+
+
+async def test_what_is_waited_for_is_not_stopped_for_being_idle() -> None:
+    """A sleeper whose idle time runs out while a busy model is in its way: by an operator's wish, and by a request."""
+    policy = Policy(rules=Rules(max_wait=10.0, quantum=0.0), drain_timeout=30.0, on_drain_timeout=OnTimeout.WAIT)
+    for how in ("wish", "request"):
+        a, b = model("a", 20), sleeper("b", 20, idle=IdlePolicy(None, 30.0))
+        async with world(a, b, policy=policy) as w:
+            await w.ready("b")
+            await w.manager.sleep("b", "operator")
+            await w.clock.advance(1.0)
+            await w.ready("a")
+            task = await busy(w, "a")
+            request = asyncio.create_task(get(w, "b")) if how == "request" else None
+            if request is None:
+                await w.manager.start("b", "pinned", urgent=False)
+            idle = IdleWatch(w.manager, w.clock)
+            await w.clock.advance(29.0)
+            assert w.manager.require("a").state is State.DRAINING
+            for _ in range(3):
+                await idle.look()
+                await w.clock.advance(1.0)
+            assert w.manager.require("b").state is State.SLEEPING, how
+            task.cancel()
+            await w.clock.advance(2.0)
+            assert w.manager.require("b").state is State.READY, how
+            if request is not None:
+                assert await request == "b"
+
+
+async def test_somebody_who_comes_between_the_look_and_the_act_keeps_an_idle_model() -> None:
+    """Asked again at the act, and what an idle model's rest says is no last word."""
+    async with world(model("a", 20)) as w:
+        await w.ready("a")
+        task = await busy(w, "a")
+        await w.manager.rest("a", Goal.STOP, "unused: it seemed so")
+        assert w.manager.require("a").state is State.READY
+        task.cancel()
+        await w.clock.advance(1.0)
+        await w.manager.rest("a", Goal.STOP, "unused: it is")
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.STOPPED
+        assert not w.manager.dismissed("a")
+
+
+async def get(w: World, name: str) -> str:
+    async with w.manager.lease(w.ticket(name, wait=100.0)) as lease:
+        return lease.model
