@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from hard_cases import Case, running, sim
+from hard_cases import Case, kill, running, sim
 
 ALWAYS = ["mon-sun 00:00-24:00"]
 BEAT = 4.5
@@ -65,3 +65,37 @@ async def test_a_sleeper_that_a_request_waits_for_is_not_stopped_for_being_idle(
         assert (await it.complete("b", wait=60)).status_code == 200
         assert (await it.instance("b"))["generation"] == 1
         assert b"[DONE]" in (await stream)[1]
+
+
+async def test_a_stop_drain_or_sleep_of_what_is_kept_ready_holds_until_somebody_wants_it() -> None:
+    """Neither a pin nor a time of the week undoes it; a request does, and from then on the model is kept as before."""
+    models = {"p": sim(model={"pinned": True}), "s": sim(model={"schedule": ALWAYS})}
+    async with running(models, memory="24GiB", host_memory={"sleep_budget": "60GiB"}) as it:
+        await asyncio.gather(it.until("p", "ready"), it.until("s", "ready"))
+        for act, state in (("drain", "stopped"), ("sleep", "sleeping"), ("stop", "stopped")):
+            for model in models:
+                assert (await it.act(model, act, wait=10)).json()["state"] == state
+            await asyncio.sleep(BEAT)
+            assert [await it.state(model) for model in models] == [state, state], act
+            for model in models:
+                assert (await it.complete(model)).status_code == 200
+        kill((await it.instance("p"))["pid"])
+        kill((await it.instance("s"))["pid"])
+        for model in models:
+            await it.until(model, "stopped", "backoff", "starting")
+            await it.until(model, "ready")
+
+
+async def test_a_busy_model_that_is_put_to_sleep_finishes_what_runs_and_sleeps() -> None:
+    """Longer than the drain may take for a swap: nothing is frozen in it that would wake it."""
+    swap = {"drain_timeout": "500ms", "on_drain_timeout": "preempt", "min_dwell": "0s"}
+    async with running({"a": sim(tokens_per_second=60)}, swap=swap, host_memory={"sleep_budget": "60GiB"}) as it:
+        await it.ready("a")
+        stream = asyncio.create_task(it.streamed("a", tokens=120))
+        await it.in_flight("a", 1)
+        assert (await it.act("a", "sleep", wait=10)).json()["state"] == "sleeping"
+        assert b"[DONE]" in (await stream)[1]
+        await asyncio.sleep(1.0)
+        assert await it.state("a") == "sleeping"
+        await it.written()
+        assert "instance.waking" not in it.events("a")

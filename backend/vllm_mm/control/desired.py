@@ -14,7 +14,7 @@ EVERY = 2.0
 
 
 class Keeper:
-    """Wants models READY on nobody's request. What an operator stopped stays stopped until somebody starts it."""
+    """Wants models READY on nobody's request. What an operator stopped or put to sleep stays so until somebody wants it."""
 
     def __init__(self, manager: ProcessManager, clock: Clock) -> None:
         self._manager = manager

@@ -48,7 +48,12 @@ class IdleWatch:
         """One round."""
         for instance in self._manager.instances():
             spec = instance.spec
-            if instance.gate.count or self._manager.pinned(spec) or self._wanted(spec) or self._manager.awaited(spec.id):
+            if (
+                instance.gate.count
+                or self._manager.pinned(spec)
+                or self._wanted(spec)
+                or self._manager.awaited(spec.id)
+            ):
                 continue
             idle = self._clock.now() - instance.gate.last_used
             act = idle_act(spec.idle, instance.state, idle, can_sleep=self._manager.can_sleep(spec))

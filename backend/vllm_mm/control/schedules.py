@@ -22,7 +22,8 @@ EVERY = 2.0
 
 class Schedules:
     """Within its times a model is wanted ready, by room that others can spare or at the latest after `swap.max_wait`, and is
-    not idle. An operator may stop it all the same: then it stays so until its next time begins."""
+    not idle. An operator may stop it, drain it or put it to sleep all the same: then it stays so until its next time begins,
+    or somebody wants it."""
 
     def __init__(self, manager: ProcessManager, clock: Clock, zone: str | None) -> None:
         """`zone`: of the times; None is that of the machine."""

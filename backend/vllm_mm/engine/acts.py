@@ -88,11 +88,13 @@ class Acts(Registry):
         await self.start(model, cause)
 
     async def sleep(self, model: str, cause: str) -> None:
-        """Drain, then put to sleep; sleepers may be stopped for its place in host memory. Raises Conflict where the engine
-        cannot, or where there is no room for its weights."""
+        """Let what runs finish, then put to sleep; sleepers may be stopped for its place in host memory. Nobody keeps it awake
+        until somebody wants it. Raises Conflict where the engine cannot, or where there is no room for its weights."""
         instance = self.require(model)
         self._make_bed(instance)
-        await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
+        # Frozen in it, its requests would have it awake again at once: they finish first.
+        await instance.ask(Drain(Goal.SLEEP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
+        self._wishes.dismiss(model)
 
     async def rest(self, model: str, goal: Goal, cause: str) -> None:
         """Let it go because nobody uses it, unless somebody does by now or waits for it. Unlike `stop` and `sleep` it has no last
@@ -114,8 +116,13 @@ class Acts(Registry):
         await self.start(model, cause)
 
     async def drain(self, model: str, cause: str) -> None:
-        """No new requests; what runs is let finish, however long it takes; then stop."""
-        await self.require(model).ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
+        """No new requests; what runs is let finish, however long it takes; then stop. A load that has no process yet is called
+        off. Nobody keeps it ready until somebody wants it."""
+        instance = self.require(model)
+        self._wishes.dismiss(model)
+        called_off = not instance.gate.frozen and self._call_off(model, f"stopped by {cause}")
+        if not called_off or instance.state is State.SLEEPING:
+            await instance.ask(Drain(Goal.STOP, self._policy.drain_timeout, cause, OnTimeout.WAIT))
 
     async def undrain(self, model: str, cause: str) -> None:
         """Take a drain back. Raises Conflict when the memory was promised to another model."""
@@ -123,6 +130,7 @@ class Acts(Registry):
         if instance.state is State.DRAINING and not self._room.stay(model):
             raise Conflict(f"{model} cannot stay: its memory was promised to another model")
         await instance.ask(lc.Undrain(cause))
+        self._wishes.came(model)
 
     async def reset(self, model: str, cause: str) -> None:
         """Forget the failures of a FAILED or backing-off instance, and those of its sleep."""
@@ -199,7 +207,7 @@ class Acts(Registry):
         return self._wishes.pinned(spec)
 
     def dismissed(self, model: str) -> bool:
-        """Whether it was told to stop and nobody has started it since."""
+        """Whether it was told to stop or to sleep, and nobody has wanted it since."""
         return self._wishes.dismissed(model)
 
     def refused_because(self, model: str) -> str:

@@ -239,10 +239,11 @@ class Swaps(Lets):
         if loading is not None:
             loading.settle(ok=ok, reason=reason)
             if ok:
-                self._wishes.came(model)
                 self._emit(
                     "swap.done", model, loading.cause, loading.told(self.forecast.came(model), self._tools.clock.now())
                 )
+        if ok and instance.state is State.READY:  # and not back only to let frozen requests finish
+            self._wishes.came(model)
         if not ok:
             self.forecast.forget(model)
             self._waiting.fail(model, self._start_failed(instance, reason))

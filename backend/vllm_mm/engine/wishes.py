@@ -42,7 +42,7 @@ class Wishes:
             self._wanted[model] = replace(wish, since=before.since, why_not=before.why_not)
 
     def dismiss(self, model: str) -> None:
-        """It was told to stop, and is not wanted until somebody says so."""
+        """It was told to stop or to sleep, and is not wanted until somebody says so."""
         self._wanted.pop(model, None)
         self._refusals.pop(model, None)
         self._told.pop(model, None)
@@ -59,8 +59,9 @@ class Wishes:
             self._wanted[model] = replace(wish, why_not=reason)
 
     def came(self, model: str) -> None:
-        """It is READY: if it is refused from now on, that is news."""
+        """It is READY, whoever wanted that: if it is refused from now on, that is news; and that it was told to stop is past."""
         self._told.pop(model, None)
+        self._dismissed.discard(model)
 
     def refuse(self, model: str, reason: str) -> bool:
         """It came to nothing before there was a process; remembered until the next wish. Whether that is news: not where the
@@ -70,8 +71,11 @@ class Wishes:
         return before != reason
 
     def pin(self, model: str, *, pinned: bool) -> None:
+        """Whoever pins it wants it there, whatever was said of it before."""
         self._pins[model] = pinned
         self._told.pop(model, None)
+        if pinned:
+            self._dismissed.discard(model)
 
     def get(self, model: str) -> Wish | None:
         return self._wanted.get(model)
@@ -85,7 +89,7 @@ class Wishes:
         return self._pins.get(spec.id, spec.pinned)
 
     def dismissed(self, model: str) -> bool:
-        """Whether it was told to stop and nobody has started it since."""
+        """Whether it was told to stop or to sleep, and nobody has wanted it since."""
         return model in self._dismissed
 
     def refusal(self, model: str) -> str:

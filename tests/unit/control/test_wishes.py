@@ -115,3 +115,81 @@ async def test_somebody_who_comes_between_the_look_and_the_act_keeps_an_idle_mod
 async def get(w: World, name: str) -> str:
     async with w.manager.lease(w.ticket(name, wait=100.0)) as lease:
         return lease.model
+
+
+async def test_a_stop_is_past_once_the_model_is_ready_again_for_whomever_or_is_pinned() -> None:
+    """A request loads what an operator stopped: it comes back after a fall as if it had never been stopped."""
+    async with world(model("a", 20, schedule=ALWAYS)) as w:
+        await w.ready("a")
+        await w.manager.stop("a", "operator")
+        await w.clock.advance(1.0)
+        assert w.manager.dismissed("a")
+        assert await get(w, "a") == "a"
+        assert not w.manager.dismissed("a")
+        await w.manager.stop("a", "operator")
+        w.manager.pin("a", pinned=False)
+        assert w.manager.dismissed("a")
+        w.manager.pin("a", pinned=True)
+        assert not w.manager.dismissed("a")
+        await w.clock.advance(1.0)
+        await Keeper(w.manager, w.clock).look()
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.READY
+
+
+async def test_what_an_operator_drains_or_puts_to_sleep_stays_so() -> None:
+    """Whether it is pinned or in one of its times; until an undrain, a start, a pin or a request."""
+    for act, state in (("drain", State.STOPPED), ("sleep", State.SLEEPING)):
+        async with world(sleeper("p", 8, pinned=True), sleeper("s", 8, schedule=ALWAYS)) as w:
+            keeper, schedules = Keeper(w.manager, w.clock), Schedules(w.manager, w.clock, None)
+            await w.ready("p", "s")
+            await schedules.look()
+            for name in ("p", "s"):
+                await getattr(w.manager, act)(name, "operator")
+            for _ in range(3):
+                await w.clock.advance(2.0)
+                await keeper.look()
+                await schedules.look()
+            await w.clock.advance(1.0)
+            assert {w.manager.require(name).state for name in ("p", "s")} == {state}, act
+            await w.manager.start("p", "operator")
+            assert await get(w, "s") == "s"
+            await w.clock.advance(1.0)
+            assert not any(w.manager.dismissed(name) for name in ("p", "s"))
+            task = await busy(w, "p")
+            await w.manager.drain("p", "operator")
+            assert w.manager.dismissed("p")
+            await w.manager.undrain("p", "operator")
+            assert not w.manager.dismissed("p")
+            task.cancel()
+
+
+async def test_an_operators_sleep_of_a_busy_model_lets_its_requests_finish() -> None:
+    """However long that takes: frozen in it they would have it awake again at once."""
+    policy = Policy(drain_timeout=5.0, on_drain_timeout=OnTimeout.FREEZE)
+    async with world(sleeper("a", 20), policy=policy) as w:
+        await w.ready("a")
+        task = await busy(w, "a")
+        await w.manager.sleep("a", "operator")
+        await w.clock.advance(60.0)
+        assert w.manager.require("a").state is State.DRAINING
+        task.cancel()
+        await w.clock.advance(20.0)
+        assert w.manager.require("a").state is State.SLEEPING
+        assert w.sleeps == [("a", False)]
+
+
+async def test_a_drain_calls_off_a_load_that_waits_for_room() -> None:
+    """As a stop does: it would be ready some time, and nobody would know why."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        w.processes["a"].release_stop.clear()
+        await w.manager.start("b", "operator")
+        await w.clock.advance(1.0)
+        assert w.manager.loading("b") is not None
+        await w.manager.drain("b", "operator")
+        assert w.manager.loading("b") is None
+        w.processes["a"].release_stop.set()
+        await w.clock.advance(5.0)
+        assert w.manager.require("b").state is State.STOPPED

@@ -13,7 +13,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.lifecycle import OnTimeout, State
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.scheduling import Rules
+from vllm_mm.domain.scheduling import Load, Rules
 from vllm_mm.domain.specs import GIB, EngineKind, IdlePolicy, ModelSpec, StartLimits
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.wire import UpstreamRequest
@@ -60,12 +60,12 @@ async def streaming(w: World, name: str = "a") -> Streaming:
 
 
 async def frozen(w: World) -> Streaming:
-    """A request of model `a`, which was then put to sleep, and whose drain took too long. It cannot wake until `room`."""
+    """A request of model `a`, which then had to go, and whose drain took too long. It cannot wake until `room`."""
     await w.ready("a")
     stream = await streaming(w)
     w.healthy_at_once = False
     await w.manager.start("busy", "test")
-    await w.manager.sleep("a", "test")
+    w.manager._evict(w.manager.require("a"), Load("busy", {}, ("a",), "test"))
     await w.clock.advance(5.1)
     return stream
 
