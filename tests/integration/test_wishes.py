@@ -99,3 +99,19 @@ async def test_a_busy_model_that_is_put_to_sleep_finishes_what_runs_and_sleeps()
         assert await it.state("a") == "sleeping"
         await it.written()
         assert "instance.waking" not in it.events("a")
+
+
+async def test_a_pin_of_a_sleeper_wakes_it_and_a_declaration_has_the_last_word_on_pins() -> None:
+    """Unpinned over the API, declared as pinned after that: it is pinned, and stays when another model wants its room."""
+    models = {"a": sim(), "b": sim()}
+    async with running(models, memory="12GiB", host_memory={"sleep_budget": "60GiB"}) as it:
+        await it.ready("a")
+        await it.act("a", "sleep", wait=10)
+        assert (await it.act("a", "pin")).status_code == 202
+        await it.until("a", "ready")
+        await it.act("a", "unpin")
+        it.rewrite(models={"a": sim(model={"pinned": True}), "b": sim()})
+        await it.reload()
+        assert (await it.instance("a"))["pinned"] is True
+        assert (await it.complete("b", wait=2)).status_code == 503
+        assert await it.state("a") == "ready"

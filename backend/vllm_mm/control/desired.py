@@ -33,15 +33,15 @@ class Keeper:
                 await self._start(spec.id, "preload")
 
     async def look(self) -> None:
-        """One round: a pinned model that fell over comes back once its backoff is over."""
+        """One round: a pinned model that sleeps is woken, and one that fell over comes back once its backoff is over."""
         for spec in self._manager.catalog:
             if not self._manager.pinned(spec) or self._manager.dismissed(spec.id):
                 continue
-            await self._start(spec.id, "pinned", only_from=State.STOPPED)
+            await self._start(spec.id, "pinned", only_from=frozenset({State.STOPPED, State.SLEEPING}))
 
-    async def _start(self, model: str, cause: str, *, only_from: State | None = None) -> None:
+    async def _start(self, model: str, cause: str, *, only_from: frozenset[State] | None = None) -> None:
         try:
-            if only_from is None or self._manager.require(model).state is only_from:
+            if only_from is None or self._manager.require(model).state in only_from:
                 await self._manager.start(model, cause, urgent=False)
         except MMError as error:  # removed in this moment, or the server is ending
             log.info("%s is not kept ready: %s", model, error)

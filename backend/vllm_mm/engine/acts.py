@@ -140,8 +140,16 @@ class Acts(Registry):
         await instance.ask(Reset(cause))
 
     def pin(self, model: str, *, pinned: bool) -> None:
-        """Never (or again) a victim, until the controller restarts or the configuration says otherwise."""
-        self.require(model)
+        """Never (or again) a victim, until the controller restarts or the configuration says otherwise. Raises Conflict for one
+        that goes already, and whose memory was promised to another model."""
+        instance = self.require(model)
+        if pinned and instance.state in {State.DRAINING, State.SUSPENDING, State.STOPPING}:
+            try:
+                self.ledger.stay(model)
+            except ValueError as error:
+                raise Conflict(
+                    f"{model} cannot be pinned while it is {instance.state.value}: {error}. Pin it when it has gone."
+                ) from None
         self._wishes.pin(model, pinned=pinned)
         self._decide()
 

@@ -269,6 +269,7 @@ class ProcessManager(Swaps):
 
     def set_catalog(self, catalog: Catalog) -> None:
         """What may be asked for from now on; what becomes of running engines is `control.reload`'s business."""
+        self._wishes.declared(self.catalog, catalog)
         self.catalog = catalog
         self._expectations.keep(catalog)
         for model in self._instances:

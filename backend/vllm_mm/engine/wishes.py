@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.specs import ModelSpec
 
 
@@ -76,6 +77,17 @@ class Wishes:
         self._told.pop(model, None)
         if pinned:
             self._dismissed.discard(model)
+
+    def declared(self, before: Catalog, after: Catalog) -> None:
+        """The declarations are these now: one that says something new of a pin is the last word on it, and of a model that is
+        gone nothing is remembered, should it ever come again."""
+        for old in before:
+            new = after.get(old.id)
+            if new is None:
+                self.dismiss(old.id)
+                self._dismissed.discard(old.id)
+            if new is None or new.pinned != old.pinned:
+                self._pins.pop(old.id, None)
 
     def get(self, model: str) -> Wish | None:
         return self._wanted.get(model)

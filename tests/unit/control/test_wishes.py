@@ -1,12 +1,18 @@
 """What is wanted by nobody's request: how long it waits, and who has the last word."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from fakes_engine import World, model, world
+from vllm_mm.control import reload
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.schedules import Schedules
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import Conflict
 from vllm_mm.domain.lifecycle import Goal, OnTimeout, State
 from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.specs import EngineKind, IdlePolicy
@@ -193,3 +199,70 @@ async def test_a_drain_calls_off_a_load_that_waits_for_room() -> None:
         w.processes["a"].release_stop.set()
         await w.clock.advance(5.0)
         assert w.manager.require("b").state is State.STOPPED
+
+
+async def test_a_pinned_model_that_sleeps_is_woken() -> None:
+    """However it came to sleep: it is loaded whenever it is not there."""
+    async with world(sleeper("a", 10)) as w:
+        await w.ready("a")
+        await w.manager.sleep("a", "operator")
+        await w.clock.advance(1.0)
+        w.manager.pin("a", pinned=True)
+        await Keeper(w.manager, w.clock).look()
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.READY
+
+
+async def test_a_declaration_that_changes_a_pin_is_the_last_word_on_it() -> None:
+    """One that only changes something else is not; and a model that comes again begins anew."""
+    a, b = model("a", 10), model("b", 10)
+    async with world(a, b) as w:
+        await w.ready("a")
+        w.manager.pin("a", pinned=True)
+        w.manager.pin("a", pinned=False)
+        await reload.apply(w.manager, Catalog([replace(a, priority=1), b]), "reload")
+        assert not w.manager.pinned(w.manager.require("a").spec)
+        await reload.apply(w.manager, Catalog([replace(a, pinned=True), b]), "reload")
+        assert w.manager.pinned(w.manager.require("a").spec)
+        w.manager.pin("a", pinned=False)
+        await reload.apply(w.manager, Catalog([replace(a, pinned=True, priority=2), b]), "reload")
+        assert not w.manager.pinned(w.manager.require("a").spec), "an operator's word on the same declaration"
+
+        w.manager.pin("b", pinned=True)
+        await w.manager.stop("b", "operator")
+        await reload.apply(w.manager, Catalog([a]), "reload")
+        await reload.apply(w.manager, Catalog([a, b]), "reload")
+        assert not w.manager.pinned(w.manager.require("b").spec)
+        assert not w.manager.dismissed("b")
+
+
+async def test_a_model_that_goes_for_another_cannot_be_pinned_before_it_has_gone() -> None:
+    """Its memory is promised away: the pin could not be kept, and says so."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        w.processes["a"].release_stop.clear()
+        await w.manager.start("b", "operator")
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.STOPPING
+        with pytest.raises(Conflict, match=r"a cannot be pinned while it is stopping: .* promised to b"):
+            w.manager.pin("a", pinned=True)
+        assert not w.manager.pinned(w.manager.require("a").spec)
+        w.processes["a"].release_stop.set()
+        await w.clock.advance(2.0)
+        assert w.manager.require("b").state is State.READY
+        w.manager.pin("a", pinned=True)
+
+
+async def test_a_model_that_was_told_to_stop_can_be_pinned_before_it_has_gone() -> None:
+    """Nobody counts on its memory: it stops, and is there again."""
+    async with world(model("a", 20)) as w:
+        await w.ready("a")
+        w.processes["a"].release_stop.clear()
+        await w.manager.stop("a", "operator")
+        w.manager.pin("a", pinned=True)
+        w.processes["a"].release_stop.set()
+        await w.clock.advance(2.0)
+        await Keeper(w.manager, w.clock).look()
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.READY
