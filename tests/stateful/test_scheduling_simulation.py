@@ -77,6 +77,17 @@ def test_nobody_starves_whatever_comes(
     assert longest <= bound(models) + 1e-6
 
 
+def test_who_can_never_be_there_does_not_wait_for_its_turn_first() -> None:
+    """An operator's C closes the device while D loads; A needs more than the pinned B leaves."""
+    world = Fleet(
+        [6], [Model("a", 5, 0.5), Model("b", 2, 0.5, pinned=True), Model("c", 3, 0.5), Model("d", 2, 0.5)], RULES
+    )
+    world.arrive([Arrival(0.0, "d", 0.1), Arrival(0.1, "a", 0.1)])
+    world.order(0.0, "c")
+    world.run()
+    assert world.refused == ["t1"]
+
+
 def test_a_mixed_second_is_collated() -> None:
     """A B A A C A B C within a second on one device: three loads, where first come first served takes seven."""
     world = Fleet([10], [Model(m, need=10) for m in "abc"], RULES)

@@ -55,7 +55,7 @@ class Board:
         claims = claims_at(lane, self._rules)
         reach = lane.wish.ids or self._ledger.devices
         if self._closed and all(d in self._closed for d in reach):
-            return self._behind(lane, claims)
+            return self._never(lane) or self._behind(lane, claims)
         overdue = claims <= self._now
         going = {r.model: self._may_go_at(r, overdue=overdue, urgent=lane.urgent) for r in self._residents}
         found: Placement | NoPlacement | None = None
@@ -73,6 +73,13 @@ class Board:
         if overdue:
             self._keep(lane, going)
         return held
+
+    def _never(self, lane: Lane) -> Refuse | None:
+        """Who can never be there is told so at once, and not that others go first."""
+        found = self._place(lane, [r for r in self._residents if r.pinned], self._ledger)
+        if isinstance(found, NoPlacement) and found.permanent:
+            return Refuse(lane.model, Reason.NEVER.because(found.reason))
+        return None
 
     def _wanted(self, resident: Resident) -> Demand:
         """What waits for loads that could have this resident's memory."""

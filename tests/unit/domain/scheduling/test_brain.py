@@ -276,6 +276,16 @@ def test_what_can_never_fit_is_refused_with_the_sums() -> None:
     assert refused.reason.startswith("never: needs ")
 
 
+def test_what_can_never_fit_is_refused_behind_an_overdue_lane_too() -> None:
+    """It does not wait for its turn first. (Found by the simulated fleet of tests/stateful.)"""
+    lanes = [lane("b", State.STOPPED, 70.0, need=80), lane("c", State.STOPPED, 99.0, need=95)]
+    held = [resident("a", state=State.STARTING, ready_since=None), resident("p", pinned=True)]
+    b, c = run(lanes, ledger(100, a={"d0": 60}, p={"d0": 10}), held)
+    assert isinstance(b, Hold)
+    assert isinstance(c, Refuse)
+    assert c.reason.startswith("never: needs ")
+
+
 def test_a_planned_load_is_not_decided_again() -> None:
     """Its instance is still STOPPED while its victims go; the reservation tells."""
     book = ledger(100, x={"d0": 60}).leave("x").reserve("a", {"d0": 60})
