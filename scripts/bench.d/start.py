@@ -384,6 +384,15 @@ def judge(rows: list[dict[str, Any]]) -> list[str]:
     return told
 
 
+def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """How many times quicker than a spawned start, by model and mode, then by way."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row["quicker"] is not None:
+            found.setdefault(f"{row['model']} {row['mode']}", {})[row["way"]] = row["quicker"]
+    return found
+
+
 def start(options: argparse.Namespace) -> int:
     """`scripts/bench start`."""
 
@@ -402,7 +411,7 @@ def start(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({
             "host": found.host, "first": found.first, "summary": rows, "targets": judge(rows), "zygotes": found.zygotes,
-            "failed": found.failed, "runs": [asdict(r) for r in found.runs],
+            "failed": found.failed, "ratios": ratios(rows), "runs": [asdict(r) for r in found.runs],
         }, indent=1))  # fmt: skip
         return 1 if found.failed else 0
     facts = found.host

@@ -38,6 +38,7 @@ def simulate(
             help="A trace: our CSV, Azure's CSV, Mooncake's JSON lines, or the name of one that is shipped."
         ),
     ] = None,
+    trace_option: Annotated[str | None, typer.Option("--trace", help="The same, as an option.")] = None,
     config: Config = None,
     data_dir: DataDir = None,
     policy: Annotated[str, typer.Option("--policy", help="What to compare, such as brain,lru,fifo.")] = "brain",
@@ -89,6 +90,9 @@ def simulate(
     from vllm_mm.virtual.scenario import ScenarioError  # noqa: PLC0415  # YAML takes its time
     from vllm_mm.virtual.trace import TraceError  # noqa: PLC0415  # as above
 
+    if trace is not None and trace_option is not None:
+        fail("name the trace once: by its place, or with --trace", Exit.USAGE)
+    trace = trace if trace is not None else trace_option
     try:
         if generate is not None:
             settings = None if models else _settings(config, data_dir)

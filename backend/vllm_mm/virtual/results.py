@@ -80,6 +80,11 @@ class Result:
     def swaps(self) -> int:
         return self.starts + self.wakes
 
+    @property
+    def requests(self) -> int:
+        """All that came: served, refused, or gone."""
+        return self.wait.count + self.refused + self.timed_out
+
 
 def spread(values: Iterable[float]) -> Spread:
     """All zero when there are none."""

@@ -45,30 +45,53 @@ def test_a_trace_over_the_configuration(cli: Cli) -> None:
     assert found["devices"] == {"sim0": 24 * 2**30}
     assert found["models"] == {"small": 2 * 2**30, "large": 23 * 2**30}
     assert (found["terms"]["max_wait"], found["terms"]["min_dwell"]) == (10.0, 2.0)
-    (brain,) = found["results"]
-    assert (brain["policy"], brain["starts"], brain["swaps"], brain["bound"]["held"]) == ("brain", 3, 3, True)
-    assert [m["wait"]["p50"] for m in brain["models"]] == pytest.approx([1.0, 8.0], abs=1.01)
+    (brain,) = found["policies"]
+    assert (brain["policy"], brain["starts"], brain["swaps"], brain["bound_held"]) == ("brain", 3, 3, True)
+    assert [m["wait"]["p50_s"] for m in brain["by_model"].values()] == pytest.approx([1.0, 8.0], abs=1.01)
+
+
+def test_programs_find_what_they_rely_on(cli: Cli) -> None:
+    """The shape of the contract, and the trace as an option as well as by its place; waits are from arrival to service."""
+    found = results(cli, "--trace", "t.csv", "--config", "vllm-mm.yaml", "--policy", "fifo,lru,brain")
+    assert found == results(cli, "t.csv", "--policy", "fifo,lru,brain")
+    assert [p["policy"] for p in found["policies"]] == ["fifo", "lru", "brain"]
+    needed = {"policy", "wait", "ttft", "swaps", "swap_time_s", "requests", "bound_s", "bound_held", "by_model"}
+    for policy in found["policies"]:
+        assert needed - policy.keys() == set()
+        for spread in (policy["wait"], policy["ttft"], *(m["wait"] for m in policy["by_model"].values())):
+            assert {"mean_s", "p50_s", "p95_s", "p99_s", "max_s"} - spread.keys() == set()
+            assert 0 <= spread["p50_s"] <= spread["p95_s"] <= spread["p99_s"] <= spread["max_s"]
+        assert set(policy["by_model"]) == {"small", "large"}
+        assert policy["requests"] == sum(m["requests"] for m in policy["by_model"].values()) == 3
+        assert policy["ttft"]["mean_s"] > policy["wait"]["mean_s"] > 1.0  # the first one waits for a load of a second
+        assert (type(policy["bound_held"]), policy["bound_s"] >= 10.0) == (bool, True)
+        assert policy["swap_time_s"] == pytest.approx(1 + 5 + 1 + 2, abs=0.1)  # three loads, two stops before
+
+
+def test_a_trace_is_named_once(cli: Cli) -> None:
+    done = cli.now("simulate", "t.csv", "--trace", "t.csv")
+    assert (done.exit_code, "name the trace once" in done.stderr) == (2, True)
 
 
 def test_what_ifs_change_the_answer(cli: Cli) -> None:
     """48 GiB hold both: no eviction. A sleep budget turns starts into wakes. An engine that takes longer is waited for."""
-    assert [r["evictions"] for r in results(cli, "t.csv", "--policy", "brain,lru")["results"]] == [2, 2]
-    assert results(cli, "t.csv", "--memory", "48GiB")["results"][0]["evictions"] == 0
-    slept = results(cli, "t.csv", "--sleep-budget", "64GiB")["results"][0]
+    assert [r["evictions"] for r in results(cli, "t.csv", "--policy", "brain,lru")["policies"]] == [2, 2]
+    assert results(cli, "t.csv", "--memory", "48GiB")["policies"][0]["evictions"] == 0
+    slept = results(cli, "t.csv", "--sleep-budget", "64GiB")["policies"][0]
     assert (slept["starts"], slept["wakes"]) == (2, 1)
-    slow = results(cli, "t.csv", "--load", "100s")["results"][0]
-    assert slow["wait"]["max"] > 100
-    assert results(cli, "t.csv", "--load", "100s", "--patience", "50s")["results"][0]["timed_out"] == 2
+    slow = results(cli, "t.csv", "--load", "100s")["policies"][0]
+    assert slow["wait"]["max_s"] > 100
+    assert results(cli, "t.csv", "--load", "100s", "--patience", "50s")["policies"][0]["timed_out"] == 2
     assert results(cli, "t.csv", "--max-wait", "1m", "--min-dwell", "0")["terms"]["max_wait"] == 60.0
 
 
 def test_times_come_from_a_file_too(cli: Cli) -> None:
     """By model, with a default; options are stronger."""
     (cli.cwd / "times.yaml").write_text("default: {load: 50s}\nlarge: {load: 70s, decode: 10}\n")
-    waits = [m["wait"]["max"] for m in results(cli, "t.csv", "--times", "times.yaml")["results"][0]["models"]]
+    waits = [m["wait"]["max_s"] for m in results(cli, "t.csv", "--times", "times.yaml")["policies"][0]["by_model"].values()]
     assert waits[0] >= 50
     assert waits[1] >= 50 + 70
-    assert results(cli, "t.csv", "--times", "times.yaml", "--load", "1s")["results"][0]["wait"]["max"] < 50
+    assert results(cli, "t.csv", "--times", "times.yaml", "--load", "1s")["policies"][0]["wait"]["max_s"] < 50
     for text, told in (
         ("- 1\n", "expected model ids"), ("small: 3\n", "small: expected times"), ("small: {lod: 3}\n", "the times of small: lod is unknown"),
         ("a: [\n", "it is not YAML"),
@@ -95,7 +118,7 @@ def test_a_trace_without_models_is_tagged(cli: Cli) -> None:
     (cli.cwd / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
     first = results(cli, "azure.csv", "--tags", "bursts", "--seed", "4")
     assert first == results(cli, "azure.csv", "--tags", "bursts", "--seed", "4")
-    counts = [m["wait"]["count"] for m in first["results"][0]["models"]]
+    counts = [m["wait"]["count"] for m in first["policies"][0]["by_model"].values()]
     assert sum(counts) == 200
     assert min(counts) > 0
 
@@ -161,8 +184,8 @@ def test_what_a_server_has_learned_counts(cli: Cli) -> None:
         await database.close()
 
     asyncio.run(learn())
-    found = results(cli, "t.csv", "--learned", *data)["results"][0]["models"][0]
-    assert found["wait"]["max"] == pytest.approx(45.0, abs=0.1)
+    found = results(cli, "t.csv", "--learned", *data)["policies"][0]["by_model"]["small"]
+    assert found["wait"]["max_s"] == pytest.approx(45.0, abs=0.1)
 
 
 def test_drawing_without_matplotlib_says_how_to_get_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
