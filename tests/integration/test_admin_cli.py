@@ -128,6 +128,18 @@ async def as_root(run: Cli) -> str:
     return key.id
 
 
+async def test_a_lease_is_ended_by_the_beginning_of_its_id(run: Cli) -> None:
+    """As it is shown in a table; one that several have is told, and so is one that nobody has."""
+    made = [json.loads((await run("drain", "--device", "gpu0", "--free", "1GiB", "--json")).output) for _ in range(17)]
+    ids = [lease["id"] for lease in made]  # of 17, two begin alike
+    first = next(i[0] for i in ids if sum(other[0] == i[0] for other in ids) > 1)
+    doubtful = await run("undrain", "--lease", first)
+    assert (doubtful.exit_code, "is the beginning of" in doubtful.stderr) == (2, True)
+    ended = await run("undrain", "--lease", f"lease:{ids[0][:7]}")
+    assert (ended.exit_code, ended.output.partition(":")[0]) == (0, ids[0])
+    assert (await run("undrain", "--lease", "nobody")).exit_code == 5
+
+
 async def test_acts_wait_for_their_end(run: Cli) -> None:
     """And fail when it is another one than was asked for."""
     await run("load", "demo")

@@ -6,10 +6,12 @@ from urllib.parse import quote
 
 import typer
 
-from vllm_mm.cli.exits import Exit, fail
+from vllm_mm.cli.exits import Exit, fail, understood
 from vllm_mm.cli.options import Json
 from vllm_mm.cli.output import clock, first_line, print_json, print_table, size
-from vllm_mm.cli.server import the_server
+from vllm_mm.cli.server import Server, the_server
+from vllm_mm.domain.device_leases import LONGEST
+from vllm_mm.vocabulary.quantities import parse_duration, parse_size
 
 WAIT_MAX = 600.0
 """The server's own bound for one request."""
@@ -57,10 +59,15 @@ def ask(
     context: typer.Context, device: str, free: str, for_: str, note: str, no_wait: bool, timeout: float, json: bool
 ) -> None:
     """`vllm-mm drain --device`."""
+    asked, seconds = understood("--free", free, parse_size), understood("--for", for_, parse_duration)
+    if asked <= 0:
+        fail("--free: ask for more than nothing, such as 10GiB", Exit.USAGE)
+    if not 0 < seconds <= LONGEST:
+        fail("--for: ask for more than nothing and for at most 7d, such as 2h", Exit.USAGE)
     wait = None if no_wait else min(timeout, WAIT_MAX)
     lease = the_server(context).call(
         "POST", f"/api/devices/{quote(device, safe='')}/leases", params={"wait": wait},
-        json={"free": free, "for": for_, "note": note}, wait=wait or 0.0,
+        json={"free": asked, "for": seconds, "note": note}, wait=wait or 0.0,
     )  # fmt: skip
     if json:
         print_json(lease)
@@ -74,12 +81,25 @@ def ask(
 
 
 def end(context: typer.Context, lease: str, json: bool) -> None:
-    """`vllm-mm undrain --lease`."""
-    ended = the_server(context).call("DELETE", f"/api/devices/leases/{quote(lease, safe='')}")
+    """`vllm-mm undrain --lease`: its id, or the beginning of it that no other has."""
+    server = the_server(context)
+    ended = server.call("DELETE", f"/api/devices/leases/{quote(_whole(server, lease), safe='')}")
     if json:
         print_json(ended)
     else:
         typer.echo(f"{ended['id']}: {ended['stage']}, {ended['reason']}")
+
+
+def _whole(server: Server, lease: str) -> str:
+    """The id that is meant; as it was given where no lease begins so: the server says what there is."""
+    given = lease.removeprefix("lease:")
+    if not given:
+        fail("--lease: give the id of a lease, or its beginning; `vllm-mm devices` lists them", Exit.USAGE)
+    ids = [found["id"] for found in server.get("/api/devices/leases")]
+    meant = [one for one in ids if one == given] or [one for one in ids if one.startswith(given)]
+    if len(meant) > 1:
+        fail(f"--lease: {given} is the beginning of {', '.join(meant)}; give more of it", Exit.USAGE)
+    return meant[0] if meant else given
 
 
 def one_of(model: str | None, other: str | None, option: str) -> None:

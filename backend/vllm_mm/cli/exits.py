@@ -1,9 +1,12 @@
 """Exit codes, and the way out with a message."""
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import typer
+
+T = TypeVar("T")
 
 
 class Exit(IntEnum):
@@ -23,3 +26,11 @@ def fail(message: str, code: Exit = Exit.FAILED) -> NoReturn:
     """Say why on stderr and leave."""
     typer.echo(f"vllm-mm: {message}", err=True)
     raise typer.Exit(code)
+
+
+def understood(option: str, text: str, parse: Callable[[str], T]) -> T:
+    """The value of an option, such as a size or a duration; what `parse` refuses with a ValueError is wrong usage."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        fail(f"{option}: {error}", Exit.USAGE)

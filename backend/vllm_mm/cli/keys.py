@@ -6,10 +6,11 @@ from urllib.parse import quote
 
 import typer
 
-from vllm_mm.cli.exits import Exit, fail
+from vllm_mm.cli.exits import Exit, fail, understood
 from vllm_mm.cli.options import Config, DataDir, Json
 from vllm_mm.cli.output import clock, print_json, print_table
 from vllm_mm.cli.server import the_server
+from vllm_mm.vocabulary.quantities import parse_duration
 
 SHORTEST = 4
 """Characters of the beginning of an id that are enough to mean a key."""
@@ -49,14 +50,9 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a key and print its secret. It is shown this once: only its hash is kept."""
-    from vllm_mm.settings import parse_duration  # noqa: PLC0415  # pydantic takes its time
-
-    try:
-        seconds = parse_duration(expires) if expires is not None else None
-    except ValueError as error:
-        fail(f"--expires: {error}", Exit.USAGE)
+    seconds = understood("--expires", expires, parse_duration) if expires is not None else None
     if local:
-        from vllm_mm.cli.database import create_key  # noqa: PLC0415  # as above
+        from vllm_mm.cli.database import create_key  # noqa: PLC0415  # the database takes its time
 
         made = create_key(config, data_dir, name, scope or ["infer"], model, seconds)
     else:

@@ -12,7 +12,7 @@ from vllm_mm.cli.devices import ask, end, one_of
 from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.loading import follow_load
 from vllm_mm.cli.options import Json, MaybeModel, Model, NoWait, Timeout
-from vllm_mm.cli.output import clock, first_line, print_json, print_table, seconds, size
+from vllm_mm.cli.output import clock, first_line, print_json, print_table, seconds, shortened, size
 from vllm_mm.cli.server import Server, model_path, the_server
 
 WAIT = 600.0
@@ -46,7 +46,7 @@ def ps(context: typer.Context, json: Json = False) -> None:
         return
     rows = [
         (
-            i["model"], _state(i), ",".join(i["devices"]), size(sum(i["memory"]["reserved"].values())) if i["memory"]["reserved"] else None, i["in_flight"],
+            shortened(i["model"]), _state(i), ",".join(i["devices"]), size(sum(i["memory"]["reserved"].values())) if i["memory"]["reserved"] else None, i["in_flight"],
             i["queued"], i["pid"], seconds(i["progress"]["elapsed_s"]), first_line(i["reason"], 60),
         )
         for i in instances
@@ -171,9 +171,11 @@ def drain(
     context: typer.Context,
     model: MaybeModel = None,
     device: Annotated[str | None, typer.Option(help="Free memory of this device instead.")] = None,
-    free: Annotated[str, typer.Option(help="How much of it, such as 10GiB.")] = "",
-    for_: Annotated[str, typer.Option("--for", help="For how long, such as 2h; at most 7d.")] = "1h",
-    note: Annotated[str, typer.Option(help="What for; for people.")] = "",
+    free: Annotated[str | None, typer.Option(help="How much of it, such as 10GiB.")] = None,
+    for_: Annotated[
+        str | None, typer.Option("--for", help="For how long, such as 2h; at most 7d. An hour, if not given.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="What for; for people.")] = None,
     no_wait: NoWait = False,
     timeout: Timeout = WAIT,
     json: Json = False,
@@ -184,8 +186,15 @@ def drain(
     if device is not None:
         if not free:
             fail("say how much of the device: --free 10GiB", Exit.USAGE)
-        ask(context, device, free, for_, note, no_wait, timeout, json)
+        ask(context, device, free, for_ or "1h", note or "", no_wait, timeout, json)
         return
+    lost = [name for name, value in (("--free", free), ("--for", for_), ("--note", note)) if value is not None]
+    if lost:
+        fail(
+            f"{', '.join(lost)} only together with --device: to free memory for something else, name the device instead of a "
+            "model, such as `vllm-mm drain --device 0 --free 10GiB --for 2h`",
+            Exit.USAGE,
+        )
     assert model is not None  # noqa: S101  # one of them is there
     _act(context, model, "drain", {"stopped", "failed", "backoff"}, no_wait, timeout, json)
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import typer
 
+ID_WIDTH = 44
+"""Characters of an id in a table that other columns share; `--json` has it whole."""
+
 
 def print_json(value: Any) -> None:
     """Indented; text is left readable."""
@@ -46,6 +49,8 @@ def count(number: int, thing: str) -> str:
 
 def size(value: float) -> str:
     """Bytes, for people."""
+    if value < 2**20:
+        return f"{value / 2**10:.1f} KiB" if value >= 2**10 else f"{value:.0f} B"
     return f"{value / 2**30:.1f} GiB" if value >= 2**27 else f"{value / 2**20:.1f} MiB"
 
 
@@ -58,3 +63,11 @@ def first_line(text: str, width: int = 100) -> str:
     """What fits into a table."""
     line = text.splitlines()[0] if text else ""
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def shortened(name: str) -> str:
+    """An id that fits into a table: the beginning and the end of a long one, which are what tells models apart."""
+    if len(name) <= ID_WIDTH:
+        return name
+    end = ID_WIDTH // 3
+    return f"{name[: ID_WIDTH - end - 1]}…{name[-end:]}"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vllm_mm.cli.exits import Exit, fail
+from vllm_mm.cli.exits import Exit, fail, understood
 from vllm_mm.cli.options import Config, DataDir, Json
 from vllm_mm.cli.output import print_json, print_table
+from vllm_mm.vocabulary.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +103,9 @@ def simulate(
         if trace is None:
             fail("which trace? Name a file, a shipped trace (zipf6), or make one with --generate", Exit.USAGE)
         wanted = {"load": load, "wake": wake}
-        options = {name: value for name, value in wanted.items() if value is not None}
+        options = {
+            name: understood(f"--{name}", value, parse_duration) for name, value in wanted.items() if value is not None
+        }
         if models is not None:
             scenario = _plain(models, footprint, memory, times, options)
         else:
@@ -181,13 +184,12 @@ def _plain(
     count: int, footprint: str, memory: str | None, times: Path | None, options: "Mapping[str, Any]"
 ) -> Scenario:
     from vllm_mm.domain.residency import Device  # noqa: PLC0415  # as above
-    from vllm_mm.settings import parse_size  # noqa: PLC0415  # as above
     from vllm_mm.virtual.scenario import plain_models, read_times  # noqa: PLC0415  # as above
 
-    size = parse_size(footprint)
-    given = read_times(times) if times is not None else {}
+    size = understood("--footprint", footprint, parse_size)
+    given = read_times(times, _names(count)) if times is not None else {}
     models = plain_models(_names(count), size, given=given, options=options)
-    device = Device("sim0", parse_size(memory) if memory is not None else size, kind="sim")
+    device = Device("sim0", understood("--memory", memory, parse_size) if memory is not None else size, kind="sim")
     return Scenario(models, [device], {m.id: m.id for m in models})
 
 
@@ -199,7 +201,6 @@ def _declared(
     from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
     from vllm_mm.engine.command import can_sleep  # noqa: PLC0415  # as above
     from vllm_mm.engine.footprints import Footprints  # noqa: PLC0415  # as above
-    from vllm_mm.settings import parse_size  # noqa: PLC0415  # as above
     from vllm_mm.virtual.engine import EngineTimes  # noqa: PLC0415  # as above
     from vllm_mm.virtual.scenario import model_of, read_times, with_capacity  # noqa: PLC0415  # as above
 
@@ -210,7 +211,8 @@ def _declared(
     if not len(known):
         fail("the configuration declares no models; take --config FILE, or --models 6 for six of one size", Exit.USAGE)
     here = with_capacity(
-        declared_devices(settings) or devices(settings)[1], parse_size(memory) if memory is not None else None
+        declared_devices(settings) or devices(settings)[1],
+        understood("--memory", memory, parse_size) if memory is not None else None,
     )
     if not here:
         fail("there are no devices here; declare some in the configuration, with their memory")
@@ -218,7 +220,7 @@ def _declared(
     sizes: Mapping[tuple[str, str], Learned] = {}
     if learned:
         load_times, sizes = _learned(settings)
-    given = read_times(times) if times is not None else {}
+    given = read_times(times, [spec.id for spec in known]) if times is not None else {}
     book = Footprints(learned=sizes)
     models = [
         model_of(
@@ -262,7 +264,7 @@ def _terms(scenario: Scenario, sleep_budget: str, patience: str | None, changes:
     from pydantic import ValidationError  # noqa: PLC0415  # as above
 
     from vllm_mm.domain.scheduling import Rules  # noqa: PLC0415  # as above
-    from vllm_mm.settings import SwapConfig, parse_duration, parse_size  # noqa: PLC0415  # as above
+    from vllm_mm.settings import SwapConfig  # noqa: PLC0415  # as above
     from vllm_mm.virtual.terms import Terms  # noqa: PLC0415  # as above
 
     swap = scenario.settings.swap if scenario.settings is not None else SwapConfig()
@@ -271,13 +273,15 @@ def _terms(scenario: Scenario, sleep_budget: str, patience: str | None, changes:
         swap = SwapConfig.model_validate({**swap.model_dump(), **given})
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise ValueError(f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg']}") from error
+        raise ValueError(
+            f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg'].removeprefix('Value error, ')}"
+        ) from error
     return Terms(
         rules=Rules(swap.max_wait, swap.min_dwell, swap.quantum, swap.placement == "spread"),
         drain_timeout=inf if swap.on_drain_timeout == "wait" else swap.drain_timeout,
         preempt=swap.on_drain_timeout == "preempt",
-        sleep_budget=parse_size(sleep_budget),
-        patience=parse_duration(patience) if patience is not None else inf,
+        sleep_budget=understood("--sleep-budget", sleep_budget, parse_size),
+        patience=understood("--patience", patience, parse_duration) if patience is not None else inf,
     )
 
 
@@ -309,6 +313,7 @@ def _run(
     *,
     json: bool,
 ) -> None:
+    from vllm_mm.domain.reasons import split  # noqa: PLC0415  # as above
     from vllm_mm.settings import format_size  # noqa: PLC0415  # as above
     from vllm_mm.virtual import report  # noqa: PLC0415  # as above
     from vllm_mm.virtual.fleet import simulate as run  # noqa: PLC0415  # as above
@@ -348,5 +353,6 @@ def _run(
     typer.echo(
         "\nseconds; `lost`: memory that served nobody during swaps; `bound`: the wait nearest to what is allowed"
     )
-    if any(r.refused for r in results):
-        typer.echo(f"refused: {next(u.why for o in outcomes for u in o.refused)}", err=True)
+    refused = {u.model: u.why for o in reversed(outcomes) for u in reversed(o.refused)}  # of each the first
+    for model, why in sorted(refused.items()):
+        typer.echo(f"refused: {model}: {split(why)[1]}", err=True)

@@ -7,7 +7,10 @@ from typing import Any
 
 from vllm_mm.virtual.records import Outcome
 
-INSTALL = "drawing needs matplotlib; install it with `pip install 'vllm-mm[plot]'`, or take --json"
+INSTALL = (
+    "drawing needs matplotlib; install it with `pip install 'vllm-mm[plot]'`, in a clone with "
+    "`.venv/bin/python -m pip install '.[plot]'`, or take --json"
+)
 
 
 class NoPlot(Exception):

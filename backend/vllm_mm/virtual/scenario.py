@@ -1,7 +1,8 @@
 """From what is declared to what a run needs: models with their times, and devices with what-if capacities."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,21 +20,48 @@ class ScenarioError(Exception):
     """What was given cannot be simulated; the message says what to change."""
 
 
-def read_times(path: Path) -> dict[str, dict[str, Any]]:
-    """A YAML file: model id, or `default`, to `load: 20s`, `wake: 3s`, `prefill: 8000`, ... Raises ScenarioError."""
+def read_times(path: Path, models: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """A YAML file: model id, or `default`, to `load: 20s`, `wake: 3s`, `prefill: 8000`, ... Raises ScenarioError, with the
+    line, for what it does not understand and for a model that is none of `models`."""
     try:
-        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        raw, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{path}: it is not YAML ({error})") from error
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or not isinstance(root, yaml.MappingNode):
         raise ScenarioError(f"{path}: expected model ids (or `{EVERYONE}`), each with its times")
-    found = cast("dict[Any, Any]", raw)
-    for model, given in found.items():
+    known, found = list(models), dict[str, dict[str, Any]]()
+    for (name, given), (key, value) in zip(cast("dict[Any, Any]", raw).items(), _entries(root), strict=False):
+        where, model = f"{path}:{_line(key)}", str(name)
+        if model != EVERYONE and model not in known:
+            near = get_close_matches(model, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"they are {', '.join(known)}, or `{EVERYONE}` for all"
+            raise ScenarioError(f"{where}: {model} is none of the models; {hint}")
         if not isinstance(given, dict):
-            raise ScenarioError(f"{path}: {model}: expected times such as `{{load: 20s, wake: 3s}}`, not {given!r}")
-    return {str(model): dict(given) for model, given in found.items()}
+            raise ScenarioError(f"{where}: {model}: expected times such as `{{load: 20s, wake: 3s}}`, not {given!r}")
+        layer = {str(k): v for k, v in cast("dict[Any, Any]", given).items()}
+        for (what, number), (inner, _) in zip(layer.items(), _entries(value), strict=False):
+            try:
+                times({what: number}, EngineTimes())
+            except ValueError as error:
+                raise ScenarioError(f"{path}:{_line(inner)}: the times of {model}: {error}") from error
+        found[model] = layer
+    return found
+
+
+def _entries(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """Keys and values where they stand in the file, of a key that is there twice the first."""
+    seen: set[str] = set()
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.value not in seen:
+            seen.add(key.value)
+            yield key, value
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
 
 
 def model_of(

@@ -52,6 +52,8 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
+    if path.is_dir():
+        raise TraceError(f"{name} is a folder; name a file in it")
     inside = SHIPPED / f"{name}.csv"
     if inside.is_file() and inside.parent == SHIPPED:
         return inside
@@ -75,7 +77,17 @@ def parse(lines: Iterable[str], name: str) -> tuple[Request, ...]:
     if not numbered:
         raise TraceError(f"{name}: it is empty")
     rows = _json_lines(numbered, name) if numbered[0][1].lstrip().startswith("{") else _csv(numbered, name)
-    found = sorted((_request(row, f"{name}:{number}", parse_time) for number, row, parse_time in rows), key=_at)
+    found: list[Request] = []
+    first: tuple[int, bool] | None = None
+    for number, row, parse_time in rows:
+        found.append(_request(row, f"{name}:{number}", parse_time))
+        first = first or (number, _dated(row))
+        if _dated(row) != first[1]:
+            here, there = ("a date", "seconds") if _dated(row) else ("seconds", "a date")
+            raise TraceError(
+                f"{name}:{number}: timestamp: this is {here}, but line {first[0]} has {there}; write all of them in one way"
+            )
+    found.sort(key=_at)
     if not found:
         raise TraceError(f"{name}: it has a head but no requests")
     start = found[0].at
@@ -94,6 +106,15 @@ _Row = tuple[int, Mapping[str, Any], Callable[[Any], float]]
 
 def _at(request: Request) -> float:
     return request.at
+
+
+def _dated(row: Mapping[str, Any]) -> bool:
+    """Whether its time is a date. Only for a time that could be read."""
+    try:
+        float(row["timestamp"])
+    except ValueError:
+        return True
+    return False
 
 
 def _csv(numbered: Sequence[tuple[int, str]], name: str) -> Iterator[_Row]:
@@ -165,9 +186,9 @@ def _time(value: Any) -> float:
     except ValueError:
         pass
     else:
-        if math.isfinite(number):
+        if math.isfinite(number) and number >= 0:
             return number
-        raise ValueError(f"{text!r} is no time")
+        raise ValueError(f"{text!r} is no time; write seconds from 0, or a date")
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -176,6 +197,6 @@ def _time(value: Any) -> float:
 
 
 def _milliseconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no number of milliseconds")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{value!r} is no number of milliseconds from 0")
     return value / 1000

@@ -19,7 +19,7 @@ _TIME = re.compile(rf"{_TIME_PART}(?:\s*{_TIME_PART})*", re.IGNORECASE)
 def parse_size(value: object) -> int:
     """Bytes. Units of 1000 (`KB MB GB TB`) and of 1024 (`KiB MiB GiB TiB`), in any case. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f'expected a size such as "24GiB" or a number of bytes, not {value!r}')  # noqa: TRY004  # pydantic reports ValueError only
+        raise ValueError(f'expected a size such as "24GiB" or a number of bytes, {_not(value)}')  # noqa: TRY004  # pydantic reports ValueError only
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
         factor = _SIZE_UNITS.get(match[2].lower()) if match else None
@@ -36,7 +36,7 @@ def parse_size(value: object) -> int:
 def parse_duration(value: object) -> float:
     """Seconds. Units `ms s m h d`, which may be put together (`1h30m`). Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f'expected a duration such as "30s" or a number of seconds, not {value!r}')  # noqa: TRY004  # as above
+        raise ValueError(f'expected a duration such as "30s" or a number of seconds, {_not(value)}')  # noqa: TRY004  # as above
     if isinstance(value, str):
         text = value.strip()
         if re.fullmatch(_NUMBER, text):
@@ -94,6 +94,13 @@ def _plain(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         return None
     return float(value)
+
+
+def _not(value: object) -> str:
+    """What was there instead, in the words of YAML and JSON."""
+    if value is None:
+        return "not null; leave the key out for its default"
+    return f"not {str(value).lower() if isinstance(value, bool) else repr(value)}"
 
 
 def _unlimited(value: object) -> bool:

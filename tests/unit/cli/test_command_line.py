@@ -11,7 +11,7 @@ import typer.main
 
 from cli_rig import Cli
 from vllm_mm import __version__
-from vllm_mm.cli import checks
+from vllm_mm.cli import checks, output
 from vllm_mm.control import files
 
 CONFIG = """\
@@ -78,6 +78,34 @@ def test_help_is_quick() -> None:
 @pytest.mark.parametrize("args", [("nonsense",), ("load",), ("serve", "--port", "70000"), ("ps", "--nope")])
 def test_wrong_usage_is_2(cli: Cli, args: tuple[str, ...]) -> None:
     assert cli.now(*args).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("drain", "demo", "--free", "1GiB", "--for", "1h"), "--free, --for only together with --device"),
+        (("drain", "demo", "--note", "a game"), "--note only together with --device"),
+        (("drain", "--device", "0", "--for", "1h"), "say how much of the device: --free 10GiB"),
+        (("drain", "--device", "0", "--free", "potato"), "--free: 'potato' is not a size"),
+        (("drain", "--device", "0", "--free", "1GiB", "--for", "-1h"), "--for: '-1h' is not a duration"),
+        (("drain", "--device", "0", "--free", "0"), "--free: ask for more than nothing"),
+        (
+            ("drain", "--device", "0", "--free", "1GiB", "--for", "8d"),
+            "--for: ask for more than nothing and for at most 7d",
+        ),
+        (("undrain", "--lease", ""), "--lease: give the id"),
+        (("keys", "create", "ci", "--expires", "soon"), "--expires: 'soon' is not a duration"),
+        (("simulate", "zipf6", "--models", "2", "--max-wait", "-1s"), "--max-wait: '-1s' is not a duration"),
+        (("simulate", "zipf6", "--models", "2", "--patience", "much"), "--patience: 'much' is not a duration"),
+        (("simulate", "zipf6", "--models", "2", "--memory", "much"), "--memory: 'much' is not a size"),
+        (("simulate", "zipf6", "--models", "2", "--load", "-3s"), "--load: '-3s' is not a duration"),
+        (("simulate", "zipf6", "--models", "2", "--on-drain-timeout", "x"), "--on-drain-timeout: "),
+    ],
+)
+def test_an_argument_that_is_wrong_by_itself_is_2(cli: Cli, args: tuple[str, ...], told: str) -> None:
+    """No server is asked, and the option is named."""
+    result = cli.now(*args)
+    assert (result.exit_code, told in result.stderr, "Value error" in result.stderr) == (2, True, False), result.stderr
 
 
 @pytest.mark.parametrize("args", [("ps",), ("load", "demo"), ("logs", "demo"), ("events",), ("run", "demo", "hi")])
@@ -346,3 +374,27 @@ def test_the_server_raises_its_limit_of_open_files(
 
     monkeypatch.setattr(files.resource, "setrlimit", forbidden)
     assert files.raise_limit(1000) == (soft, soft)
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (2048, "2.0 KiB"),
+        (2**20 - 2**10, "1023.0 KiB"),
+        (2**20, "1.0 MiB"),
+        (2**30, "1.0 GiB"),
+    ],
+)
+def test_small_sizes_are_no_nought(size: int, told: str) -> None:
+    """Bytes and KiB are shown as such, not as 0.0 MiB."""
+    assert output.size(size) == told
+
+
+def test_long_ids_keep_both_ends() -> None:
+    """What tells models apart is often at the end; short ones are as they are."""
+    assert output.shortened("Qwen/Qwen2.5-7B") == "Qwen/Qwen2.5-7B"
+    long = output.shortened("organisation/" + "x" * 200 + "-awq-int4")
+    assert (len(long), long[:13], long[-9:]) == (output.ID_WIDTH, "organisation/", "-awq-int4")
+    assert "…" in long

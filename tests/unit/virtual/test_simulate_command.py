@@ -88,12 +88,18 @@ def test_what_ifs_change_the_answer(cli: Cli) -> None:
 def test_times_come_from_a_file_too(cli: Cli) -> None:
     """By model, with a default; options are stronger."""
     (cli.cwd / "times.yaml").write_text("default: {load: 50s}\nlarge: {load: 70s, decode: 10}\n")
-    waits = [m["wait"]["max_s"] for m in results(cli, "t.csv", "--times", "times.yaml")["policies"][0]["by_model"].values()]
+    waits = [
+        m["wait"]["max_s"] for m in results(cli, "t.csv", "--times", "times.yaml")["policies"][0]["by_model"].values()
+    ]
     assert waits[0] >= 50
     assert waits[1] >= 50 + 70
     assert results(cli, "t.csv", "--times", "times.yaml", "--load", "1s")["policies"][0]["wait"]["max_s"] < 50
     for text, told in (
-        ("- 1\n", "expected model ids"), ("small: 3\n", "small: expected times"), ("small: {lod: 3}\n", "the times of small: lod is unknown"),
+        ("- 1\n", "times.yaml: expected model ids"), ("\nsmall: 3\n", "times.yaml:2: small: expected times"),
+        ("large: {load: 3}\nsmall:\n  wake: 1s\n  lod: 3\n", "times.yaml:4: the times of small: lod is unknown"),
+        ("default: {load: -3s}\n", "times.yaml:1: the times of default: load: '-3s' is not a duration"),
+        ("default: {load: 3s}\nsmal: {load: 3s}\n", "times.yaml:2: smal is none of the models; did you mean small?"),
+        ("gpt: {load: 3s}\n", "times.yaml:1: gpt is none of the models; they are small, large, or `default` for all"),
         ("a: [\n", "it is not YAML"),
     ):  # fmt: skip
         (cli.cwd / "times.yaml").write_text(text)
@@ -144,6 +150,7 @@ def test_a_made_up_trace_is_printed(cli: Cli) -> None:
             1,
             "zipf6 asks for model-1, model-2, model-3, model-4, model-5, ..., but the models are small, large",
         ),
+        (("/tmp",), 1, "/tmp is a folder; name a file in it"),
         (("t.csv", "--policy", "best"), 2, "best is no policy; there are brain"),
         (("t.csv", "--memory", "much"), 2, "'much' is not a size"),
         (("t.csv", "--tags", "odd"), 2, "odd is no kind of trace; there are zipf, bursts, day"),
@@ -157,6 +164,13 @@ def test_mistakes_are_told(cli: Cli, args: tuple[str, ...], code: int, told: str
     """With what would be right, and the exit code of its kind."""
     done = cli.now("simulate", *args)
     assert (done.exit_code, told in done.stderr) == (code, True), done.stderr
+
+
+def test_a_refusal_names_the_model(cli: Cli) -> None:
+    """Once for each, in words."""
+    done = cli.now("simulate", "t.csv", "--memory", "10GiB", "--policy", "brain,lru")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("refused: large: needs 23.0 GiB on ")
 
 
 def test_no_models_is_told(cli: Cli) -> None:

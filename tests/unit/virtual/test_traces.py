@@ -87,6 +87,28 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+HEAD = "timestamp,prompt_tokens,output_tokens"
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([HEAD, "0,1,1", "2024-05-10 00:00:01,1,1"], "t:3: timestamp: this is a date, but line 2 has seconds"),
+        ([HEAD, "2024-05-10 00:00:01,1,1", "3,1,1"], "t:3: timestamp: this is seconds, but line 2 has a date"),
+        ([HEAD, "0,1,1", "-3,1,1"], "t:3: timestamp: '-3' is no time; write seconds from 0"),
+        (
+            ['{"timestamp": -3, "input_length": 1, "output_length": 1}'],
+            "t:1: timestamp: -3 is no number of milliseconds",
+        ),
+    ],
+)
+def test_times_that_do_not_go_together_are_told(lines: list[str], told: str) -> None:
+    """Dates beside seconds would put decades between two requests."""
+    with pytest.raises(TraceError) as raised:
+        parse(lines, "t")
+    assert told in str(raised.value)
+
+
 @pytest.mark.parametrize("kind", Kind)
 def test_made_up_traces_have_the_rate_and_the_seed_that_they_were_asked_for(kind: Kind) -> None:
     """The same seed gives the same trace, another one another; over a day the rate is right; times rise."""
