@@ -174,8 +174,9 @@ def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
         answer = place(Ledger(known), spec.devices, need.per_device, (), 0.0, min_dwell=0.0, drain_busy=True)
         if isinstance(answer, NoPlacement):
             status = Status.FAIL if answer.permanent else Status.WARN
-            advice = "give it less (`memory`, a smaller model or context), or other devices"
-            yield Finding(f"model {spec.id}", status, f"{answer.reason} ({need.source})", advice)
+            advice = answer.advice or "give it less (`memory`, a smaller model or context), or other devices"
+            what = answer.reason.removesuffix(f"; {answer.advice}")
+            yield Finding(f"model {spec.id}", status, f"{what} ({need.source})", advice)
 
 
 def fit_together(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from vllm_mm.domain.estimates import Kind, Span
 from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import LOADING, Goal, State
+from vllm_mm.domain.residency import lent
 from vllm_mm.domain.scheduling import Decision, Hold, Lane, Load, Refuse, Rules, View, decide
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.manager import ProcessManager
@@ -104,6 +105,9 @@ def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> 
             wait = max(0.0, decision.until - now)
             then = _told(manager, answer, later, startable, now, wait=wait)
             return replace(then, act=told.act, reason=told.reason, again_in_s=told.again_in_s)
+    ledger = view.ledger.release(spec.id)
+    if isinstance(decision, Hold) and lent(ledger, spec.devices, size.per_device, view.residents, now):
+        return replace(told, eta_s=None, at_latest_s=None)  # nobody knows whether its holder ends it early or goes on
     return told
 
 

@@ -18,6 +18,8 @@ LATEST = 0.9
 """The share of times that are expected to be within `Span.at_latest`."""
 _OVERDUE = 0.25
 """What takes longer than it ever did is thought to need this share of what has passed once more."""
+_NINE_OF_TEN = 1.2816
+"""Standard deviations above the mean that nine of ten stay below."""
 _LEAST = 0.1
 """Seconds: what is overdue is not there "in 0 s"."""
 
@@ -144,6 +146,13 @@ def overdue(passed: float) -> Span:
     """What is left of something that has taken longer than it ever did, or of which nothing is known."""
     more = max(_LEAST, passed * _OVERDUE)
     return Span(more, 2 * more)
+
+
+def turn(position: int, work: float, slots: int) -> Span:
+    """Until the request at `position` (from 1) of those that wait for a slot of a model that is ready has one. With all of its
+    `slots` busy with requests of about `work` seconds, one ends each `work / slots`; `at_latest` is for ends that come by chance."""
+    gap = work / slots
+    return Span(position * gap, (position + _NINE_OF_TEN * position**0.5) * gap)
 
 
 def pooled(others: Iterable[Times], kind: Kind) -> Span | None:

@@ -2,7 +2,7 @@
 can be had from here too."""
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from math import comb, inf
 
@@ -10,7 +10,7 @@ from vllm_mm.domain.ledger import Device, Ledger, Reservation, gib
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import DeviceWish
 
-__all__ = ["Device", "Ledger", "NoPlacement", "Placement", "Reservation", "Resident", "gib", "place"]
+__all__ = ["Device", "Ledger", "NoPlacement", "Placement", "Reservation", "Resident", "gib", "lent", "place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class NoPlacement:
     until: float | None = None
     out: tuple[str, ...] = ()
     """Devices that would do if they were not out of use (`Device.problem`), where no other would."""
+    advice: str = ""
+    """What an operator could do, where that is known: the end of `reason`."""
 
 
 def place(
@@ -152,12 +154,15 @@ def _pools(
     ]
     asked = _ids(wish) or tuple(ledger.devices)
     able: dict[str, list[str]] = {}
+    bare: dict[str, int] = {}
     sums: list[str] = []
     for device in (ledger.devices[d] for d in asked):
         kept = [r for r in pinned if r.device_bytes.get(device.id, 0)]
         limit = device.capacity - device.headroom
+        kind = "" if wish.ids else device.kind
+        bare[kind] = bare.get(kind, 0) + (per_device <= limit)
         if per_device <= limit - sum(r.device_bytes[device.id] for r in kept):
-            able.setdefault("" if wish.ids else device.kind, []).append(device.id)
+            able.setdefault(kind, []).append(device.id)
         note = "".join(f", pinned {r.model} holds {gib(r.device_bytes[device.id])}" for r in kept)
         sums.append(f"{device.id}: {gib(device.capacity)} less {gib(device.headroom)} headroom{note}")
     count = len(_ids(wish)) or wish.count
@@ -171,11 +176,42 @@ def _pools(
         return NoPlacement(
             f"needs {gib(per_device)} on {where}; {_out_of_use(out)}", out=tuple(device.id for device in out)
         )
+    pins = max(bare.values(), default=0) >= count
+    if pins:
+        what = "more than there is beside what is pinned"
+        advice = f"unpin {' or '.join(dict.fromkeys(r.model for r in pinned if any(d in r.device_bytes for d in asked)))}, or give it less memory"
+    else:
+        what = "more than there can ever be"
+        alike = [len(asked)] if wish.ids else [sum(d.kind == k for d in ledger.devices.values()) for k in bare]
+        few = max(alike, default=0) < count
+        advice = (
+            "give it fewer devices (`devices.count`), or the server more"
+            if few
+            else "give it less memory, larger devices, or more of them (`devices.count`)"
+        )
     return NoPlacement(
-        f"needs {gib(per_device)} on {where}, more than there can ever be ({'; '.join(sums) or 'there is no device'}); "
-        "give it less memory or other devices, or unpin a model",
+        f"needs {gib(per_device)} on {where}, {what} ({'; '.join(sums) or 'there is no device'}); {advice}",
         permanent=True,
+        advice=advice,
     )
+
+
+def lent(
+    ledger: Ledger, wish: DeviceWish, per_device: int, residents: Sequence[Resident], now: float
+) -> tuple[str, ...]:
+    """The leases on device memory that a load waits for: with them there is no room for it whoever goes, and without them there
+    is. Empty when there is room, or when something else is in the way too."""
+    lets = tuple(r.model for r in ledger.reservations.values() if r.let is not None)
+    if not lets:
+        return ()
+
+    def possible(there: Ledger) -> bool:
+        return isinstance(place(there, wish, per_device, residents, now, min_dwell=0.0, drain_busy=True), Placement)
+
+    without = ledger.with_devices([replace(d, foreign=ledger.foreign(d.id)) for d in ledger.devices.values()])
+    for name in lets:
+        without = without.release(name)
+    return lets if not possible(ledger) and possible(without) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +297,7 @@ def _why_not(
     notes: list[str] = []
     for device in chain.from_iterable(pools):
         holders = [
-            f"{r.model} ({'let' if r.let is not None else _hold_on(by_model.get(r.model), now, min_dwell)})"
+            f"{r.model} ({'kept for something else until it ends' if r.let is not None else _hold_on(by_model.get(r.model), now, min_dwell)})"
             for r in ledger.reservations.values()
             if not r.leaving and r.device_bytes.get(device, 0)
         ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from vllm_mm.clock import Clock
 from vllm_mm.domain.estimates import NOTHING, Accuracy, Compared, Kind, Span, Stage
 from vllm_mm.domain.lifecycle import LOADING, Goal, State
+from vllm_mm.domain.residency import lent
 from vllm_mm.domain.scheduling import Load, Rules, View, decide
 from vllm_mm.engine.estimator import Estimator
 from vllm_mm.engine.instance import ModelInstance
@@ -20,6 +21,8 @@ class Foreseen:
     """When the policy will look again because of the time alone; None when something else has to happen first."""
     victims: tuple[str, ...] = ()
     """Who would make room then."""
+    lent: bool = False
+    """It waits for the end of a lease on device memory: that may end at any time, or be asked for anew."""
 
 
 class Forecast:
@@ -59,8 +62,14 @@ class Forecast:
             case State.BACKOFF:
                 wait = max(0.0, (i.deadline or now) - now)
                 return Span(wait, wait).then(self._estimator.start(instance.spec))
+            case _ if self._waits_for_a_lease(instance.spec.id):
+                return None
             case _:
                 return self._before(instance).then(self.load(instance))
+
+    def _waits_for_a_lease(self, model: str) -> bool:
+        foreseen = self._foreseen.get(model)
+        return foreseen is not None and foreseen.lent and self._loading(model) is None
 
     def load(self, instance: ModelInstance) -> Span:
         """The load alone, once there is room: a wake if it sleeps, or will."""
@@ -111,9 +120,9 @@ class Forecast:
     def hold(self, model: str, until: float | None, view: View | None, rules: Rules) -> None:
         """The policy holds those who wait for `model`; what it would decide at `until`, on what it saw, is what they wait for.
         Its first word since somebody waits is a forecast that is compared."""
-        known = self._foreseen.get(model)
-        if known is None or known.at != until:
-            self._foreseen[model] = Foreseen(until, _victims(model, until, view, rules))
+        known, waits = self._foreseen.get(model), until is None and _lent(model, view, self._clock.now())
+        if known is None or known.at != until or known.lent != waits:
+            self._foreseen[model] = Foreseen(until, _victims(model, until, view, rules), waits)
         self.tell(model, Stage.QUEUED)
 
     def tell(self, model: str, stage: Stage) -> None:
@@ -146,3 +155,10 @@ def _victims(model: str, until: float | None, view: View | None, rules: Rules) -
         return ()
     loads = (d for d in decide(view, rules, until) if isinstance(d, Load) and d.model == model)
     return next((load.victims for load in loads), ())
+
+
+def _lent(model: str, view: View | None, now: float) -> bool:
+    lane = next((lane for lane in view.lanes if lane.model == model), None) if view is not None else None
+    if view is None or lane is None:
+        return False
+    return bool(lent(view.ledger.release(model), lane.wish, lane.per_device, view.residents, now))

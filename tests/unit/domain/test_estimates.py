@@ -1,5 +1,7 @@
 """What is learned of how long things take: quantiles of what was seen, what is left, and how estimates turned out."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from vllm_mm.domain.estimates import (
     quantile,
     relative,
     start_kind,
+    turn,
 )
 
 SECONDS = st.floats(0, 1e5)
@@ -222,3 +225,13 @@ def test_every_kind_has_a_meaning() -> None:
     """The kinds are the columns of a table in the database: they keep their names."""
     assert {k.value for k in Kind} == {"start", "start_warm", "wake", "sleep", "stop", "drain"}
     assert {k for k in Kind if k in estimates.STARTS} == {Kind.START, Kind.WARM}
+
+
+def test_those_who_wait_for_a_slot_wait_for_the_work_before_them() -> None:
+    """The position counts, and how many slots end work; a later one is never told to be sooner."""
+    assert turn(1, 8.0, 4).likely == 2.0
+    assert turn(6, 8.0, 4).likely == 12.0
+    assert turn(1, 8.0, 1).likely == 8.0
+    spans = [turn(n, 8.0, 4) for n in range(1, 50)]
+    assert all(s.likely < s.at_latest for s in spans)
+    assert all(a.at_latest < b.at_latest for a, b in pairwise(spans))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.residency import Device, Ledger, NoPlacement, Placement, Reservation, Resident, gib, place
+from vllm_mm.domain.residency import Device, Ledger, NoPlacement, Placement, Reservation, Resident, gib, lent, place
 from vllm_mm.domain.specs import GIB, DeviceWish
 
 
@@ -295,7 +295,10 @@ def test_a_wait_for_room_names_the_strangers_and_what_is_let() -> None:
     book = book.let("lease:1", {"d0": 60}).begin("lease:1")
     found = seek(book, 50)
     assert isinstance(found, NoPlacement)
-    assert "on it: lease:1 (let); others use 0.0 GiB (game (pid 7), 2 more)" in found.reason
+    assert (
+        "on it: lease:1 (kept for something else until it ends); others use 0.0 GiB (game (pid 7), 2 more)"
+        in found.reason
+    )
 
 
 # Placement without victims.
@@ -407,9 +410,41 @@ def test_what_the_pinned_keep_out_is_refused() -> None:
     assert isinstance(found, NoPlacement)
     assert found.permanent
     assert "pinned a holds" in found.reason
+    assert "more than there is beside what is pinned" in found.reason
+    assert found.reason.endswith("; unpin a, or give it less memory")
     # Unless it is on its way out, or was never there.
     assert seek(book.leave("a"), 50, [resident("a", pinned=True)]) == Placement({"d0": 50})
     assert seek(book.release("a"), 50, [resident("a", pinned=True)]) == Placement({"d0": 50})
+
+
+def test_what_is_advised_is_what_would_help() -> None:
+    """Once; to unpin only where a pin is in the way, and fewer devices only where there are not as many."""
+    pinned = [resident("a", pinned=True)]
+    for book, size, wish, advice in (
+        (ledger(100, a={"d0": 60}), 150, DeviceWish(), "give it less memory, larger devices, or more of them (`devices.count`)"),
+        (ledger(100), 50, DeviceWish(2), "give it fewer devices (`devices.count`), or the server more"),
+        (ledger(100, 100), 150, DeviceWish(2, ("d0", "d1")), "give it less memory, larger devices, or more of them (`devices.count`)"),
+        (ledger(100, 100, a={"d0": 60}), 50, DeviceWish(2), "unpin a, or give it less memory"),
+    ):  # fmt: skip
+        found = seek(book, size, pinned, wish=wish)
+        assert isinstance(found, NoPlacement)
+        assert (found.advice, found.reason.count(advice), found.reason.endswith(f"; {advice}")) == (advice, 1, True)
+        assert ("unpin" in found.reason) != ("can ever be" in found.reason)
+
+
+def test_what_is_lent_is_known_to_be_waited_for() -> None:
+    """Only where its end would help: not beside a fit, nor where a pin is in the way as well. What its holder uses comes back."""
+    book = ledger(100).let("lease:1", {"d0": 60}).begin("lease:1")
+    book = book.with_devices([Device("d0", 100, foreign=55)])
+
+    def waited_for(size: int, there: Ledger = book, *who: Resident) -> tuple[str, ...]:
+        return lent(there, DeviceWish(), size, who, 0.0)
+
+    assert (waited_for(50), waited_for(40)) == (("lease:1",), ())
+    assert waited_for(50, ledger(100)) == ()
+    crowded = book.reserve("a", {"d0": 30}).begin("a")
+    assert waited_for(80, crowded, resident("a", pinned=True)) == ()
+    assert waited_for(80, crowded, resident("a")) == ("lease:1",)
 
 
 # Victims.

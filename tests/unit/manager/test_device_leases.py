@@ -10,6 +10,7 @@ import pytest
 
 from fakes_engine import World, model, world
 from vllm_mm.control.device_leases import DeviceLeases
+from vllm_mm.control.plan import Act, plan
 from vllm_mm.domain.device_leases import DeviceLease, Stage
 from vllm_mm.domain.errors import BadRequest, Conflict, NotFound
 from vllm_mm.domain.lifecycle import State
@@ -66,11 +67,29 @@ async def test_free_room_is_held_at_once_and_given_back_in_time() -> None:
         request = asyncio.create_task(w.queue.admit(w.ticket("a", wait=2 * HOUR)))
         await w.clock.advance(HOUR - 5)
         assert not request.done()
-        assert f"lease:{lease.id} (let)" in w.queue.why("a")
+        assert f"lease:{lease.id} is kept for something else until it ends" in w.queue.why("a")
         await w.clock.advance(8)
         assert request.done()
         assert told(w) == ["asked", "held", "ended"]
         assert leases.all() == ()
+        w.manager.take_back(request.result())
+
+
+async def test_a_load_that_waits_for_a_lease_has_no_eta_and_says_why() -> None:
+    """In the plan, before anybody asked, and for those who wait; the ETA is back when the lease has ended."""
+    async with running(model("a", 20)) as (w, leases):
+        lease = await leases.ask("gpu0", 10 * GIB, HOUR, "a game", "ada")
+        spec = w.manager.catalog.resolve("a")
+        told = plan(w.manager, spec, Policy().rules, w.clock.now())
+        assert (told.act, told.eta_s, told.at_latest_s) == (Act.WAIT, None, None)
+        assert f"lease:{lease.id} is kept for something else until it ends" in told.reason
+        request = asyncio.create_task(w.queue.admit(w.ticket("a", wait=2 * HOUR)))
+        await w.clock.advance(1)
+        assert w.manager.eta("a") is None
+        assert [e.eta_s for e in w.queue.entries()] == [None]
+        await leases.end(lease.id, "ada")
+        assert w.manager.eta("a") is not None
+        await w.clock.advance(8)
         w.manager.take_back(request.result())
 
 

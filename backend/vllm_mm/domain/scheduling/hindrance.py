@@ -21,7 +21,7 @@ def hindrance(
         if held.leaving or model == lane.model or not any(held.device_bytes.get(d.id, 0) for d in within):
             continue
         if held.let is not None:
-            code, note = Reason.ROOM, "(let)"
+            code, note = Reason.ROOM, "is kept for something else until it ends"
         else:
             code, note = _holder(by_model.get(model), going.get(model, inf), now)
         codes.add(code)

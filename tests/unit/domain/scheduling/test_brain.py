@@ -500,7 +500,7 @@ def test_a_hold_tells_of_devices_that_are_out_of_use_or_let() -> None:
     let = Ledger(let.devices, {"training": replace(let.reservations["training"], let={"d0": 0})})
     (held,) = run([lane("b", State.STOPPED, 1.0)], let)
     assert told(held) == (Hold, "b", Reason.ROOM)
-    assert held.reason.endswith("; training (let)")
+    assert held.reason.endswith("; training is kept for something else until it ends")
 
 
 def test_an_operator_waits_for_the_dwell_but_for_no_quantum() -> None:
