@@ -200,6 +200,7 @@ def test_the_environment_reaches_everything(home: Path) -> None:
             "VLLM_MM_DEFAULTS__ENV__HF_HOME": "/x",
             "VLLM_MM_DEFAULTS__IDLE__SLEEP_AFTER": "null",
             "VLLM_MM_MODELS__Qwen/Q2.5__MEMORY": "3GiB",
+            "VLLM_MM_MODELS__Qwen/Q2.5__ENGINE": "sim",
             "VLLM_MM_SWAP": "{max_wait: 1s}",
             "VLLM_MM_LOG__LEVEL": "",
             "VLLM_MM_URL": "http://elsewhere",

@@ -6,8 +6,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from vllm_mm.control.rules import run_dir
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.residency import Device, Ledger, NoPlacement, place
-from vllm_mm.domain.specs import GIB, EngineKind
+from vllm_mm.domain.schedules import is_open, parse
+from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
 from vllm_mm.engine.footprints import Footprints
 from vllm_mm.settings import Settings, is_loopback
@@ -166,6 +168,10 @@ def declared_devices(settings: Settings) -> tuple[Device, ...]:
     )
 
 
+_WEEK = datetime(2024, 1, 1, tzinfo=UTC).date()
+"""The Monday of some week: schedules are compared over seven days."""
+
+
 def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
     """Whether each model could run alone."""
     known, book = {device.id: device for device in here}, Footprints()
@@ -180,11 +186,37 @@ def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
 
 
 def fit_together(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
-    """Whether those that are loaded at the start (`pinned` or `preload`) have room beside each other; one finding at most."""
+    """Whether those that are kept ready at the same time (`pinned`, `preload`, a `schedule`) have room beside each other; one
+    finding at most. The zone does not matter: all schedules have the same."""
+    wanted = [spec for spec in catalog if _kept(spec)] if here else []
+    always = [spec for spec in wanted if spec.pinned or spec.preload]
+    moments = sorted({m for spec in wanted if spec not in always for m in _begins(spec)})
+    for moment in (None, *moments):
+        there = always if moment is None else [s for s in wanted if s.pinned or _open(s, moment)]
+        for finding in _crowded(there, catalog, here):
+            yield finding
+            return
+
+
+def _kept(spec: ModelSpec) -> str:
+    """Why it is loaded without a request; empty when it is not."""
+    return "pinned" if spec.pinned else "preloaded" if spec.preload else "scheduled" if spec.schedule else ""
+
+
+def _begins(spec: ModelSpec) -> Iterator[datetime]:
+    for text in spec.schedule:
+        window = parse(text)
+        yield from (found[0] for n in range(7) if (found := window.on(_WEEK + timedelta(days=n), UTC)) is not None)
+
+
+def _open(spec: ModelSpec, moment: datetime) -> bool:
+    return is_open([parse(text) for text in spec.schedule], moment, UTC)
+
+
+def _crowded(wanted: Sequence[ModelSpec], catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:
     known, book = {device.id: device for device in here}, Footprints()
     ledger = Ledger(known)
-    kept: list[str] = []
-    wanted = [spec for spec in catalog if spec.pinned or spec.preload] if here else []
+    kept: list[ModelSpec] = []
     for spec in sorted(wanted, key=lambda s: not s.pinned):
         need = book.of(spec, here, catalog).per_device
         alone, beside = (
@@ -194,13 +226,16 @@ def fit_together(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding
         if isinstance(alone, NoPlacement):
             continue  # `fits` tells of it
         if isinstance(beside, NoPlacement):
-            what = "pinned" if spec.pinned else "preloaded"
-            detail = f"{what}, and there is no room for it beside {', '.join(kept)}, pinned or preloaded as well"
-            advice = "take `pinned` or `preload` off one of them, or give them less (`memory`)"
+            hows = list(dict.fromkeys(_kept(s) for s in kept))
+            timed = "scheduled" in {_kept(spec), *hows}
+            how = f"{' or '.join(hows)} at the same time" if timed else "pinned or preloaded as well"
+            detail = f"{_kept(spec)}, and there is no room for it beside {', '.join(s.id for s in kept)}, {how}"
+            what = "`pinned`, `preload` or `schedule`" if timed else "`pinned` or `preload`"
+            advice = f"take {what} off one of them, or give them less (`memory`)"
             yield Finding(f"model {spec.id}", Status.WARN, detail, advice)
             return
         ledger = ledger.reserve(spec.id, beside.device_bytes)
-        kept.append(spec.id)
+        kept.append(spec)
 
 
 def sockets_in(directory: Path) -> Finding:

@@ -120,7 +120,7 @@ class Forecast:
     def hold(self, model: str, until: float | None, view: View | None, rules: Rules) -> None:
         """The policy holds those who wait for `model`; what it would decide at `until`, on what it saw, is what they wait for.
         Its first word since somebody waits is a forecast that is compared."""
-        known, waits = self._foreseen.get(model), until is None and _lent(model, view, self._clock.now())
+        known, waits = self._foreseen.get(model), _lent(model, view, self._clock.now())
         if known is None or known.at != until or known.lent != waits:
             self._foreseen[model] = Foreseen(until, _victims(model, until, view, rules), waits)
         self.tell(model, Stage.QUEUED)

@@ -6,12 +6,13 @@ from ipaddress import ip_address
 from typing import Any, TypeAlias
 
 from vllm_mm.settings.fleet import DeviceConfig
-from vllm_mm.settings.models import DefaultsConfig, ModelConfig
+from vllm_mm.settings.models import DefaultsConfig, IdleConfig, ModelConfig
 from vllm_mm.settings.nodes import KeyPath
 from vllm_mm.settings.request_rules import check_rules, check_rules_of_model
 from vllm_mm.settings.root import Settings
 from vllm_mm.settings.values import check_model_values, check_values, placeholders
 from vllm_mm.vocabulary.profile import problems
+from vllm_mm.vocabulary.quantities import parse_size
 
 Finding: TypeAlias = tuple[KeyPath, str]
 
@@ -39,7 +40,7 @@ def check_model(
 ) -> list[Finding]:
     """Everything that is contradictory in one model; `devices` are the listed ones, None when they are found at start."""
     return [
-        *check_model_values(model), *_engine(model, defaults), *_wish(model, devices), *_profile(model), *_sleep(model),
+        *check_model_values(model), *_engine(model, defaults), *_wish(model, model.engine or defaults.engine, devices), *_profile(model), *_sleep(model),
         *check_rules_of_model(model),
     ]  # fmt: skip
 
@@ -64,6 +65,46 @@ def without_effect(settings: Settings) -> Iterator[Finding]:
         launcher = model.launcher or settings.defaults.launcher
         if launcher == "warm" and (model.engine or settings.defaults.engine) == "command":
             yield ("models", model_id, "launcher"), "`warm` has no effect on a `command` engine, it is started locally"
+    yield from _never_reached(settings)
+
+
+def _never_reached(settings: Settings) -> Iterator[Finding]:
+    """Times of which the other is always over first, and sizes that another one shows to be wrong."""
+    if settings.queue.max_wait > settings.queue.request_timeout:
+        yield (
+            ("queue", "max_wait"),
+            "is longer than `queue.request_timeout`, which ends such a wait before; raise that, or wait less",
+        )
+    yield from _idle(("defaults",), settings.defaults.idle, settings.defaults.idle)
+    for model_id, model in settings.models.items():
+        base: KeyPath = ("models", model_id)
+        if model.idle.model_fields_set:
+            yield from _idle(base, model.idle, settings.defaults.idle)
+        weights, ranks = model.sim.get("weights"), model.devices.count or len(model.devices.ids) or 1
+        if model.memory is not None and _size(weights) > model.memory * ranks:
+            yield (
+                (*base, "memory"),
+                f"is less than its weights alone (`sim.weights` is {weights}); give it more, or leave `memory` out",
+            )
+
+
+def _idle(base: KeyPath, idle: IdleConfig, defaults: IdleConfig) -> Iterator[Finding]:
+    def of(name: str) -> float | None:
+        return getattr(idle if name in idle.model_fields_set else defaults, name)
+
+    sleep, stop = of("sleep_after"), of("stop_after")
+    if sleep is not None and stop is not None and sleep > stop:
+        yield (
+            (*base, "idle", "sleep_after"),
+            "is later than `stop_after`: it is stopped before it could sleep; make `stop_after` later, or write null for one of them",
+        )
+
+
+def _size(value: object) -> int:
+    try:
+        return parse_size(value)
+    except ValueError:  # `_profile` tells of it
+        return 0
 
 
 def _server(settings: Settings) -> Iterator[Finding]:
@@ -90,7 +131,7 @@ def _devices(settings: Settings) -> Iterator[Finding]:
         seen.add(device.id)
         if device.simulated and device.memory is None:
             yield ("devices", i), "a simulated device needs its `memory`, such as `memory: 24GiB`"
-        if device.memory is not None and device.headroom is not None and device.headroom >= device.memory:
+        if device.memory and device.headroom is not None and device.headroom >= device.memory:
             yield ("devices", i, "headroom"), "has to be smaller than `memory`, else nothing fits"
 
 
@@ -161,7 +202,19 @@ def _engine(model: ModelConfig, defaults: DefaultsConfig) -> Iterator[Finding]:
     yield from _kv_cache_space(("env",), model.env)
 
 
-def _wish(model: ModelConfig, devices: tuple[DeviceConfig, ...] | None) -> Iterator[Finding]:
+def _simulated(ids: tuple[str, ...], count: int, devices: tuple[DeviceConfig, ...]) -> Iterator[Finding]:
+    """Real vLLM has nothing to run on there."""
+    told = "vLLM cannot run on a simulated device"
+    advice = "use `engine: sim` to try things out, or name a real one in `devices`"
+    simulated = {device.id for device in devices if device.simulated}
+    for i, device_id in enumerate(ids):
+        if device_id in simulated:
+            yield ("devices", "ids", i), f"{told}, which {device_id} is; {advice}"
+    if not ids and len(devices) >= count > sum(not device.simulated for device in devices):
+        yield ("engine",), f"{told}, and `devices` has not {count} that are not; {advice}"
+
+
+def _wish(model: ModelConfig, engine: str, devices: tuple[DeviceConfig, ...] | None) -> Iterator[Finding]:
     count, ids = model.devices.count, model.devices.ids
     if ids and count is not None and count != len(ids):
         yield ("devices", "count"), f"is {count}, but `ids` names {len(ids)}; remove one of the two"
@@ -169,6 +222,8 @@ def _wish(model: ModelConfig, devices: tuple[DeviceConfig, ...] | None) -> Itera
         yield ("devices", "ids"), "names a device twice"
     if devices is None:
         return
+    if engine == "vllm":
+        yield from _simulated(ids, count or len(ids) or 1, devices)
     known = {device.id for device in devices}
     for i, device_id in enumerate(ids):
         if device_id not in known:

@@ -39,7 +39,12 @@ def check_values(settings: Settings) -> Iterator[Finding]:
     if not isinstance(settings.devices, str):
         for i, device in enumerate(settings.devices):
             if device.memory == 0:
-                yield ("devices", i, "memory"), f"{_TOO_SMALL}; leave it out for what the device has"
+                advice = (
+                    "write what it is to have, such as 24GiB"
+                    if device.simulated
+                    else "leave it out for what the device has"
+                )
+                yield ("devices", i, "memory"), f"{_TOO_SMALL}; {advice}"
     defaults = settings.defaults
     yield from _start(("defaults", "start"), defaults.start)
     yield from _environment(("defaults", "env"), defaults.env)

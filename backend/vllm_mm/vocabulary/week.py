@@ -43,6 +43,10 @@ def parse(text: str) -> Window:
             f"{text!r} is no time of the week; write it like `{EXAMPLE}`, `sat,sun 10:00-14:00` or `22:00-06:00`"
         )
     begins, ends = _time(match[2], match[3]), _time(match[4], match[5])
+    if begins == ends and (match[2], match[3]) == (match[4], match[5]):
+        raise ValueError(
+            f"{text!r} ends when it begins; for the whole day write `00:00-24:00`, which may have days before it"
+        )
     return Window(_days(match[1]), begins, ends)
 
 

@@ -150,6 +150,44 @@ def test_validate_a_good_file(cli: Cli) -> None:
     }  # fmt: skip
 
 
+TWO = """\
+devices: [{id: a, memory: 9GiB, simulated: true}]
+defaults: {engine: sim, concurrency: 4}
+"""
+
+
+def test_schedules_that_take_turns_are_no_doubt(cli: Cli) -> None:
+    """One ends when the other begins, also over midnight."""
+    big = "memory: 6GiB"
+    (cli.cwd / "turns.yaml").write_text(
+        TWO + f"models: {{m: {{{big}, schedule: ['22:00-06:00']}}, n: {{{big}, schedule: ['06:00-22:00']}}}}\n"
+    )
+    assert cli.now("validate", "turns.yaml").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("models: {m: {engine: vllm, devices: {ids: [a]}}}\n", "bad.yaml:3: models.m.devices.ids[0]: vLLM cannot run on a simulated device, which a is; use `engine: sim`"),
+        ("models: {m: {engine: vllm}}\n", "bad.yaml:3: models.m.engine: vLLM cannot run on a simulated device"),
+        ("models: {m: {schedule: ['mon 09:00-09:00']}}\n", "'mon 09:00-09:00' ends when it begins; for the whole day write `00:00-24:00`"),
+    ],
+)  # fmt: skip
+def test_validate_refuses_what_cannot_be_meant(cli: Cli, text: str, problem: str) -> None:
+    """An error, with what to do."""
+    (cli.cwd / "bad.yaml").write_text(TWO + text)
+    result = cli.now("validate", "bad.yaml")
+    assert (result.exit_code, problem in result.stderr) == (1, True), result.stderr
+
+
+def test_a_device_without_memory_is_told_as_that(cli: Cli) -> None:
+    """It is not the headroom, and no model that should be smaller."""
+    (cli.cwd / "bad.yaml").write_text("devices: [{id: a, memory: 0, simulated: true}]\nmodels: {m: {engine: sim}}\n")
+    result = cli.now("validate", "bad.yaml")
+    assert "devices[0].memory: has to be greater than zero; write what it is to have, such as 24GiB" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("url", ["", "foo", "sqlite:///x.db", "mysql+foo://x", "postgresql+asyncpg://h:x/d"])
 @pytest.mark.parametrize("command", [("doctor",), ("db", "upgrade"), ("db", "backup", "copy.db")])
 def test_a_database_url_of_no_use_is_told(cli: Cli, command: tuple[str, ...], url: str) -> None:
@@ -173,6 +211,16 @@ def test_a_database_url_of_no_use_is_told(cli: Cli, command: tuple[str, ...], ur
          "empty.yaml: warning: model m: preloaded, and there is no room for it beside n, pinned or preloaded"),
         (CONFIG + "  c: {engine: command, command: [x, '{port}'], launcher: warm, memory: 1GiB}\n",
          "empty.yaml: warning: models.c.launcher `warm` has no effect on a `command` engine"),
+        (TWO + "models: {m: {memory: 6GiB, schedule: ['mon-fri 09:00-18:00']}, n: {memory: 6GiB, schedule: ['fri 17:00-20:00']}}\n",
+         "empty.yaml: warning: model n: scheduled, and there is no room for it beside m, scheduled at the same time"),
+        (TWO + "models: {m: {memory: 6GiB, schedule: ['sat 09:00-18:00']}, n: {memory: 6GiB, pinned: true}}\n",
+         "empty.yaml: warning: model m: scheduled, and there is no room for it beside n, pinned at the same time; take `pinned`, `preload` or `schedule` off"),
+        (CONFIG + "  c: {engine: sim, idle: {sleep_after: 2h, stop_after: 1h}}\n",
+         "empty.yaml: warning: models.c.idle.sleep_after is later than `stop_after`: it is stopped before it could sleep"),
+        (CONFIG + "  c: {engine: sim, idle: {sleep_after: 2h}}\n", "empty.yaml: warning: models.c.idle.sleep_after is later than"),
+        (CONFIG + "queue: {max_wait: 20m}\n", "empty.yaml: warning: queue.max_wait is longer than `queue.request_timeout`"),
+        (CONFIG + "  c: {engine: sim, memory: 1GiB, sim: {weights: 2GiB}}\n",
+         "empty.yaml: warning: models.c.memory is less than its weights alone (`sim.weights` is 2GiB); give it more"),
         (CONFIG + "cors: {max_age: 1m}\n", "empty.yaml: warning: cors.max_age has no effect yet"),
     ],
 )  # fmt: skip
