@@ -1,11 +1,14 @@
 """The admin API as one FastAPI application. The data plane does not pass through it (docs/adr/004-data-plane.md)."""
 
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -79,10 +82,27 @@ async def _invalid(request: Request, error: Exception) -> Response:
         advice = "" if kind is None else f" It was sent as {kind}: send JSON, with Content-Type: application/json."
         return _answer(Problem(422, f"The request is wrong: {why}.{advice} /docs says what is expected.", _INVALID))
     place = ".".join(str(part) for part in first["loc"][1:])
-    told = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:]) or e['loc'][0]}: {e['msg']}" for e in errors)
+    known = _known_keys(request)
+    told = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:]) or e['loc'][0]}: {_why(e, known)}" for e in errors)
     return _answer(
         Problem(422, f"The request is wrong: {told}. /docs says what is expected.", _INVALID, param=place or None)
     )
+
+
+def _known_keys(request: Request) -> list[str]:
+    """Those that the body of this route may have, as they are written."""
+    route = request.scope.get("route")
+    kinds = [p.field_info.annotation for p in route.dependant.body_params] if isinstance(route, APIRoute) else []
+    models = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+    return [field.alias or name for model in models for name, field in model.model_fields.items()]
+
+
+def _why(error: Mapping[str, Any], known: Sequence[str]) -> str:
+    if error["type"] == "extra_forbidden" and len(error["loc"]) == 2:
+        near = get_close_matches(str(error["loc"][1]).lower().replace("-", "_"), known, n=1, cutoff=0.5)
+        hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(sorted(known))}"
+        return f"unknown key; {hint}"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 def _no_json(error: dict[str, Any]) -> str:

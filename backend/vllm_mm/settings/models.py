@@ -169,7 +169,7 @@ class ModelConfig(RequestRulesConfig):
     """Times of the week in which it is loaded and not put to sleep or stopped for being idle, such as `mon-fri 09:00-18:00`,
     `sat,sun 10:00-14:00` or `22:00-06:00`; in the time zone `timezone`."""
     priority: int = Field(default=0, ge=-1000, le=1000)
-    """Higher is served first and swapped out last."""
+    """Higher is served first and swapped out last; from -1000 to 1000."""
     concurrency: int | None = Field(default=None, ge=1)
     """Requests that the instance is given at the same time; null means `defaults.concurrency`."""
     idle: IdleConfig = IdleConfig()

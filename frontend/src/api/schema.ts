@@ -2273,7 +2273,7 @@ export interface operations {
                     schedule?: string[];
                     /**
                      * Priority
-                     * @description Higher is served first and swapped out last.
+                     * @description Higher is served first and swapped out last; from -1000 to 1000.
                      * @default 0
                      */
                     priority?: number;
@@ -3628,7 +3628,7 @@ export interface operations {
                     schedule?: string[];
                     /**
                      * Priority
-                     * @description Higher is served first and swapped out last.
+                     * @description Higher is served first and swapped out last; from -1000 to 1000.
                      * @default 0
                      */
                     priority?: number;
@@ -4134,7 +4134,7 @@ export interface operations {
                     schedule?: string[];
                     /**
                      * Priority
-                     * @description Higher is served first and swapped out last.
+                     * @description Higher is served first and swapped out last; from -1000 to 1000.
                      * @default 0
                      */
                     priority?: number;

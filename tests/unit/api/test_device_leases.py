@@ -68,3 +68,16 @@ async def test_who_may(api: Admin) -> None:
         asked = await operator.post("/api/devices/gpu0/leases", json=body)
         assert (asked.status_code, asked.json()["by"]) == (202, "operator ada-operate")
         assert (await reader.delete(f"/api/devices/leases/{asked.json()['id']}")).status_code == 403
+
+
+async def test_an_unknown_key_of_a_body_is_told_with_the_nearest_one(api: Admin) -> None:
+    """As the configuration does; and a value that is none in plain words."""
+    for path, body, told in (
+        ("/api/devices/gpu0/leases", {"free": "1GiB", "four": "2h"}, "four: unknown key; did you mean `for`?"),
+        ("/api/keys", {"name": "ci", "expires": 3}, "expires: unknown key; did you mean `expires_in`?"),
+        ("/api/keys", {"name": "ci", "zzz": 3}, "zzz: unknown key; known are expires_in, models, name, scopes"),
+        ("/api/devices/gpu0/leases", {"free": "potato", "for": "2h"}, "free: 'potato' is not a size"),
+    ):
+        answer = await api.client.post(path, json=body)
+        assert (answer.status_code, told in answer.json()["error"]["message"]) == (422, True), answer.text
+        assert "Value error" not in answer.text
