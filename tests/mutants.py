@@ -80,6 +80,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/control/test_wishes.py::test_what_is_waited_for_is_not_stopped_for_being_idle",),
     ),
     Mutant(
+        "stale-before-the-promise", "what came between the decision and the flip is not looked at",
+        "backend/vllm_mm/engine/swaps.py",
+        "        if self._stale(victims, load):\n", "        if not load.model:\n",
+        ("tests/unit/manager/test_races.py::test_who_is_pinned_or_used_while_a_load_waits_for_its_turn_stays",),
+    ),
+    Mutant(
+        "stale-while-written", "what came while the row of a load was written is not looked at",
+        "backend/vllm_mm/engine/swaps.py",
+        "        if why := self._stale(victims, load):", "        if why := \"\":",
+        ("tests/unit/manager/test_races.py::test_who_is_pinned_or_used_while_the_row_of_a_load_is_written_stays",),
+    ),
+    Mutant(
         "orphans-unreaped-in-life", "who forked away from an engine and died stays a zombie while it runs",
         "backend/vllm_mm/engine/process.py",
         "            await self._parts.look(lambda known=known: known)\n            children.reap_orphans()\n",

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from hard_cases import Case, kill, running, sim
+from hard_cases import Case, kill, locked_database, running, sim, until
 
 ALWAYS = ["mon-sun 00:00-24:00"]
 BEAT = 4.5
@@ -115,3 +115,37 @@ async def test_a_pin_of_a_sleeper_wakes_it_and_a_declaration_has_the_last_word_o
         assert (await it.instance("a"))["pinned"] is True
         assert (await it.complete("b", wait=2)).status_code == 503
         assert await it.state("a") == "ready"
+
+
+@pytest.mark.parametrize("how", ["pin", "stream"])
+async def test_who_is_pinned_or_used_between_the_decision_and_the_start_of_a_load_stays(how: str) -> None:
+    """The database takes its time with the row of the load. What an operator is told of a pin holds; no stream is cut for a
+    load that was decided when there was none. The request that waits is served then, or told that a pin is in the way."""
+    models = {"a": sim(tokens_per_second=60), "b": sim()}
+    swap = {"max_wait": "60s", "min_dwell": "0s", "quantum": "300ms", "drain_timeout": "1s", "on_drain_timeout": "cut"}
+    async with running(models, memory="12GiB", swap=swap) as it:
+        await it.ready("a")
+        with locked_database(it.serving.data / "state.db"):
+            request = asyncio.create_task(it.complete("b", wait=60))
+            await until_planned(it)
+            if how == "pin":
+                assert (await it.act("a", "pin")).json()["pinned"] is True
+            stream = asyncio.create_task(it.streamed("a", tokens=120))
+            await it.in_flight("a", 1)
+        status, body = await stream
+        assert (status, b"[DONE]" in body) == (200, True)
+        answer = await request
+        if how == "pin":
+            assert "pinned a holds" in answer.text
+            assert await it.state("a") == "ready"
+        else:
+            assert answer.status_code == 200
+
+
+async def until_planned(it: Case) -> None:
+    """Until a load of b was decided, which no row tells while the database is locked."""
+
+    async def there() -> bool:
+        return any(r["model"] == "b" for d in await it.get("/api/devices") for r in d["reservations"])
+
+    await until(there, "a load of b to be decided")

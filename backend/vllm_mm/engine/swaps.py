@@ -99,7 +99,10 @@ class Swaps(Lets):
         if instance.state not in {State.STOPPED, State.SLEEPING}:
             return None
         victims = [self._instances[v] for v in load.victims if v in self._instances]
-        if any(v.state not in {State.READY, State.SLEEPING} or v.gate.frozen for v in victims):
+        if any(v.state not in {State.READY, State.SLEEPING} for v in victims):
+            return None
+        if self._stale(victims, load):
+            self._waiting.kick()
             return None
         if not self._room.promise(load.model, load.device_bytes, load.victims):
             return None
@@ -107,9 +110,25 @@ class Swaps(Lets):
         if instance.state is State.STOPPED and not await self._written(instance, loading):
             self._spare(victims, load)
             return None
+        if why := self._stale(victims, load):  # only a start has to be written, which holds nothing yet
+            self._decide_again(loading, why, {})
+            self._spare(victims, load)
+            return None
         for victim in victims:
             self._evict(victim, load)
         return loading
+
+    def _stale(self, victims: Sequence[ModelInstance], load: Load) -> str:
+        """Why they do not go, by what happened since the decision; empty when they do."""
+        for victim in victims:
+            name = victim.spec.id
+            if self.pinned(victim.spec):
+                return f"{name}, which was to go for it, was pinned"
+            if victim.gate.frozen:
+                return f"{name}, which was to go for it, sleeps with frozen requests"
+            if victim.gate.count and not load.overdue:
+                return f"{name}, which was to go for it, is in use again"
+        return ""
 
     async def _written(self, instance: ModelInstance, loading: Loading) -> bool:
         """Write down what is about to start. False when the load was given up for it, or called off meanwhile."""

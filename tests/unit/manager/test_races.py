@@ -10,10 +10,11 @@ from fakes_engine import World, get, model, world
 from vllm_mm.control import reload
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.errors import StartFailed, UnknownModel, UpstreamTimeout
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.errors import NoRoom, StartFailed, UnknownModel, UpstreamTimeout
+from vllm_mm.domain.lifecycle import OnTimeout, State
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.specs import GIB, EngineKind, IdlePolicy, RetryPolicy, StartLimits
+from vllm_mm.domain.specs import GIB, DeviceWish, EngineKind, IdlePolicy, RetryPolicy, StartLimits
+from vllm_mm.engine.policy import Policy
 
 
 def ask(w: World, name: str, **how: Any) -> "asyncio.Task[str]":
@@ -72,6 +73,94 @@ async def test_victims_of_a_swap_that_was_called_off_while_written_stay_in_the_l
         second = ask(w, "b")
         await w.clock.advance(3.0)
         assert second.result() == "b"
+
+
+async def change(w: World, how: str, name: str) -> "asyncio.Task[None] | None":
+    """Something that makes a decision to evict `name` stale."""
+    if how == "pinned":
+        w.manager.pin(name, pinned=True)
+        return None
+
+    async def hold() -> None:
+        async with w.manager.lease(w.ticket(name)):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hold())
+    await w.clock.settle()
+    assert w.manager.require(name).gate.count == 1
+    return task
+
+
+async def served_or_told(w: World, waits: "asyncio.Task[str]", task: "asyncio.Task[None] | None") -> None:
+    if task is None:
+        assert isinstance(waits.exception(), NoRoom)
+        return
+    assert not waits.done()
+    task.cancel()
+    await w.clock.advance(3.0)
+    assert waits.result() == "b"
+
+
+@pytest.mark.parametrize("how", ["pinned", "used"])
+async def test_who_is_pinned_or_used_while_the_row_of_a_load_is_written_stays(how: str) -> None:
+    """It is decided again: who waits has the room when the other one is done with it, or is told that a pin is in the way."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        w.store.hold = asyncio.Event()
+        waits = ask(w, "b", wait=100.0)
+        await w.clock.advance(0.5)
+        assert w.manager.loading("b") is not None
+        task = await change(w, how, "a")
+        w.store.hold.set()
+        w.store.hold = None
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.READY
+        assert not w.manager.ledger.reservations["a"].leaving
+        assert w.manager.loading("b") is None
+        await served_or_told(w, waits, task)
+
+
+@pytest.mark.parametrize("how", ["pinned", "used"])
+async def test_who_is_pinned_or_used_while_a_load_waits_for_its_turn_stays(how: str) -> None:
+    """Another load holds `_swap_inflight` for as long as the database takes; what was decided before that is looked at again."""
+    devices = [Device("gpu0", 24 * GIB, kind="test"), Device("gpu1", 24 * GIB, kind="test")]
+    here, there = DeviceWish(ids=("gpu0",)), DeviceWish(ids=("gpu1",))
+    a, b, c = model("a", 20, devices=here), model("b", 20, devices=here), model("c", 20, devices=there)
+    async with world(a, b, c, devices=devices) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        w.store.hold = asyncio.Event()
+        first = ask(w, "c")
+        await w.clock.advance(0.5)
+        waits = ask(w, "b", wait=100.0)
+        await w.clock.advance(0.5)
+        task = await change(w, how, "a")
+        w.store.hold.set()
+        w.store.hold = None
+        await w.clock.advance(1.0)
+        assert first.result() == "c"
+        assert w.manager.require("a").state is State.READY
+        assert "swap.planned" not in w.journal.kinds("b")
+        await served_or_told(w, waits, task)
+
+
+async def test_the_overdue_take_the_room_of_who_is_used_again_meanwhile() -> None:
+    """That a victim came into use while the row was written is no reason to wait for whoever waited `max_wait` already."""
+    policy = Policy(drain_timeout=2.0, on_drain_timeout=OnTimeout.CUT)
+    async with world(model("a", 20), model("b", 20), policy=policy) as w:
+        await w.ready("a")
+        await w.clock.advance(30.0)
+        w.store.hold = asyncio.Event()
+        await w.manager.start("b", "operator")
+        await w.clock.advance(0.5)
+        task = await change(w, "used", "a")
+        w.store.hold.set()
+        w.store.hold = None
+        await w.clock.advance(6.0)
+        assert w.manager.require("b").state is State.READY
+        assert task is not None
+        task.cancel()
 
 
 async def test_a_victim_that_somebody_else_counts_on_goes_although_the_first_load_was_called_off() -> None:

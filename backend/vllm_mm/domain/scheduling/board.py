@@ -156,7 +156,7 @@ class Board:
         self._residents = [r for r in self._residents if r.model not in gone]
         self._apart = [other for other in self._apart if other.model != lane.model]
         self._demands.clear()
-        return Load(lane.model, dict(found.device_bytes), found.victims, reason)
+        return Load(lane.model, dict(found.device_bytes), found.victims, reason, overdue)
 
     def _why(self, lane: Lane, found: Placement, *, overdue: bool) -> str:
         if not found.victims:

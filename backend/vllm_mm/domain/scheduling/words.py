@@ -150,6 +150,8 @@ class Load:
     device_bytes: dict[str, int]
     victims: tuple[str, ...]
     reason: str
+    overdue: bool = field(default=False, compare=False)
+    """Its victims go although they are busy; else only while they are not."""
 
 
 @dataclass(frozen=True, slots=True)
