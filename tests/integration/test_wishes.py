@@ -149,3 +149,19 @@ async def until_planned(it: Case) -> None:
         return any(r["model"] == "b" for d in await it.get("/api/devices") for r in d["reservations"])
 
     await until(there, "a load of b to be decided")
+
+
+async def test_a_time_of_the_week_that_nobody_uses_does_not_cost_two_swaps_per_request() -> None:
+    """Another model is asked for every second, and there is room for one: the scheduled one waits for `swap.max_wait`, and has
+    the room then, once."""
+    models = {"a": sim(), "b": sim(model={"schedule": ALWAYS})}
+    async with running(models, memory="12GiB", swap={"max_wait": "12s", "min_dwell": "0s"}) as it:
+        await it.until("b", "ready")
+        assert (await it.complete("a")).status_code == 200
+        for _ in range(7):
+            await asyncio.sleep(1.0)
+            assert (await it.complete("a")).status_code == 200
+        assert await it.starts("a") == 1
+        await it.until("b", "ready", seconds=20)
+        await it.written()
+        assert await it.starts("b") == 2

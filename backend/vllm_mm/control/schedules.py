@@ -58,6 +58,7 @@ class Schedules:
     async def look(self) -> None:
         """One round."""
         before, self._open = self._open, {spec.id for spec in self._manager.catalog if self.is_open(spec)}
+        self._manager.in_time(self._open)
         for spec in self._manager.catalog:
             begins = spec.id not in before
             if spec.id in self._open and (begins or not self._manager.dismissed(spec.id)):

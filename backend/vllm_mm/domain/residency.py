@@ -29,6 +29,8 @@ class Resident:
     """Requests that are frozen in it while it sleeps: it is never stopped for room, because they would be lost."""
     missed: float = 0.0
     """What its going is expected to cost, in seconds that its clients will wait."""
+    kept: bool = False
+    """It is in one of its times of the week and would come back: others go before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ def place(
     Explicit ids are all used, each with `per_device` bytes; otherwise `count` distinct devices of one kind. Without
     victims the tightest fit wins (with `spread` the widest: small models share no device while there is another), and one
     that need not wait for leavers before one that must. With victims: the fewest busy ones, then the fewest at all, then
-    sleeping before ready, lower priority, less missed and longer unused first; none of them could be left out. Exact while the
-    search is small, greedy beyond.
+    not in a time of the week, sleeping before ready, lower priority, less missed and longer unused first; none of them could be
+    left out. Exact while the search is small, greedy beyond.
 
     Pinned instances are never victims, nor are sleepers with frozen requests; instances with leases only when `drain_busy`
     (the aging bound was reached, or an operator asked); nobody within `min_dwell` seconds of becoming ready. Loading, draining
@@ -107,6 +109,7 @@ class _Candidate:
     model: str
     device_bytes: Mapping[str, int]
     busy: bool
+    kept: bool
     awake: bool
     priority: int
     missed: float
@@ -115,9 +118,9 @@ class _Candidate:
     """When it will have dwelt long enough."""
 
     @property
-    def worth(self) -> tuple[bool, bool, int, float, float, str]:
+    def worth(self) -> tuple[bool, bool, bool, int, float, float, str]:
         """Ascending in the order of eviction."""
-        return (self.busy, self.awake, self.priority, self.missed, self.last_used, self.model)
+        return (self.busy, self.kept, self.awake, self.priority, self.missed, self.last_used, self.model)
 
 
 def _candidate(ledger: Ledger, resident: Resident, min_dwell: float) -> _Candidate | None:
@@ -131,7 +134,7 @@ def _candidate(ledger: Ledger, resident: Resident, min_dwell: float) -> _Candida
     awake = resident.state is State.READY
     since = resident.ready_since if awake and resident.ready_since is not None else -inf
     return _Candidate(
-        resident.model, held.device_bytes, resident.leases > 0, awake,
+        resident.model, held.device_bytes, resident.leases > 0, resident.kept, awake,
         resident.priority, resident.missed, resident.last_used, since + min_dwell,
     )  # fmt: skip
 
@@ -272,9 +275,10 @@ class _Search:
         return tuple(chosen)
 
 
-def _regret(victims: Sequence[_Candidate]) -> tuple[int, list[int], float, list[float], list[str]]:
-    """Among sets of the same size: fewer awake, then lower priorities, then who is missed least and was used longest ago."""
+def _regret(victims: Sequence[_Candidate]) -> tuple[int, int, list[int], float, list[float], list[str]]:
+    """Among sets of the same size: fewer in a time of the week, fewer awake, then lower priorities, then who is missed least and was used longest ago."""
     return (
+        sum(v.kept for v in victims),
         sum(v.awake for v in victims),
         sorted((v.priority for v in victims), reverse=True),
         sum(v.missed for v in victims),

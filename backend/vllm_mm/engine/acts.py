@@ -2,6 +2,7 @@
 side this is; it decides nothing and waits for nothing: each act puts down a wish, or tells an instance."""
 
 from abc import abstractmethod
+from collections.abc import Collection
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
@@ -152,6 +153,10 @@ class Acts(Registry):
                 ) from None
         self._wishes.pin(model, pinned=pinned)
         self._decide()
+
+    def in_time(self, models: Collection[str]) -> None:
+        """For these it is one of their times of the week, and for no others: they go last when somebody has to."""
+        self._wishes.in_time(models)
 
     # Sleep instead of a stop.
 

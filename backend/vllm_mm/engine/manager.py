@@ -105,7 +105,7 @@ class ProcessManager(Swaps):
         known = {i.spec.id: i for i in (*here, *(self._instances[lane.model] for lane in asked))}
         self._seen = view = View(
             lanes=asked,
-            residents=[survey.resident(i, pinned=self.pinned(i.spec)) for i in here],
+            residents=[survey.resident(i, pinned=self.pinned(i.spec), kept=self._wishes.kept(i.spec.id)) for i in here],
             ledger=self._room.ledger,
             expected={m: self._expectations.of(i, now) for m, i in known.items()},
         )

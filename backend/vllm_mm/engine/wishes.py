@@ -1,6 +1,6 @@
 """What somebody other than a request wants of the models: loaded, kept, or gone. Forgotten when the controller ends."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from vllm_mm.domain.catalog import Catalog
@@ -25,6 +25,7 @@ class Wishes:
         self._wanted: dict[str, Wish] = {}
         self._pins: dict[str, bool] = {}
         self._dismissed: set[str] = set()
+        self._in_time: frozenset[str] = frozenset()
         self._refusals: dict[str, str] = {}
         self._told: dict[str, str] = {}
         """The last refusal that was told of each; what is wanted for good is wanted again and again."""
@@ -88,6 +89,14 @@ class Wishes:
                 self._dismissed.discard(old.id)
             if new is None or new.pinned != old.pinned:
                 self._pins.pop(old.id, None)
+
+    def in_time(self, models: Collection[str]) -> None:
+        """For these it is one of their times of the week, and for no others."""
+        self._in_time = frozenset(models)
+
+    def kept(self, model: str) -> bool:
+        """Whether it is kept ready for its time."""
+        return model in self._in_time and model not in self._dismissed
 
     def get(self, model: str) -> Wish | None:
         return self._wanted.get(model)

@@ -95,3 +95,19 @@ async def test_an_idle_sleeper_of_before_is_woken_and_one_that_fell_over_comes_b
         always = schedules.standing(model("c", schedule=("00:00-24:00",)))
         assert always is not None
         assert (always.changes_at, always.keeps) == (None, True)
+
+
+async def test_in_its_time_a_model_goes_after_one_that_has_none_and_before_it_as_any_other() -> None:
+    """It was used longest ago, which counts only outside of its time."""
+    for time, gone in (("2026-11-30T12:00:00", "b"), ("2026-11-30T08:00:00", "a")):
+        async with world(scheduled(), model("b"), model("c")) as w:
+            at(w, time)
+            schedules = Schedules(w.manager, w.clock, ZONE)
+            await w.ready("a")
+            await w.clock.advance(5.0)
+            await w.ready("b")
+            await schedules.look()
+            await w.clock.advance(HOUR / 2)
+            await w.manager.start("c", "operator")
+            await w.clock.advance(3.0)
+            assert {m: w.manager.require(m).state for m in "abc"} == {**dict.fromkeys("abc", "ready"), gone: "stopped"}

@@ -29,7 +29,7 @@ class Board:
         """Devices that are kept for an overdue model: for which, and when it can have them; infinity where time does not tell."""
         # Who is served in this round is busy; a sleeper that somebody waits for is not idle either: it can be woken at
         # once, and whoever needs its room for good gets it when overdue.
-        asked = {lane.model for lane in apart}
+        asked = {lane.model for lane in apart if not lane.kept}
         queued = {n.model: n.waiting.count - granted.get(n.model, 0) for n in view.lanes if n.state is State.READY}
         self._residents = [
             replace(
@@ -57,7 +57,7 @@ class Board:
         if self._closed and all(d in self._closed for d in reach):
             return self._never(lane) or self._behind(lane, claims)
         overdue = claims <= self._now
-        going = {r.model: self._may_go_at(r, overdue=overdue, urgent=lane.urgent) for r in self._residents}
+        going = {r.model: self._may_go_at(r, lane, overdue=overdue) for r in self._residents}
         found: Placement | NoPlacement | None = None
         if own is not None and all(size >= lane.per_device for size in own.device_bytes.values()):
             if not any(d in self._closed for d in own.device_bytes):
@@ -86,12 +86,15 @@ class Board:
         held = self._view.ledger.reservations.get(resident.model)
         there = tuple(held.device_bytes) if held is not None else ()
         if there not in self._demands:
-            rivals = [lane for lane in self._apart if not lane.wish.ids or set(lane.wish.ids) & set(there)]
+            within = [lane for lane in self._apart if not lane.wish.ids or set(lane.wish.ids) & set(there)]
+            rivals = [lane for lane in within if not lane.kept]  # nobody waits there for an answer
             self._demands[there] = demand(rivals, self._view)
         return self._demands[there]
 
-    def _may_go_at(self, resident: Resident, *, overdue: bool, urgent: bool) -> float:
-        rules = replace(self._rules, quantum=0.0) if urgent else self._rules  # operators do not wait for that
+    def _may_go_at(self, resident: Resident, lane: Lane, *, overdue: bool) -> float:
+        if lane.kept and not overdue and resident.missed:
+            return inf  # its clients would have it back at their next request: two swaps for each
+        rules = replace(self._rules, quantum=0.0) if lane.urgent else self._rules  # operators do not wait for that
         return may_go_at(resident, self._view, self._wanted(resident), rules, overdue=overdue)
 
     def _full(self, lane: Lane) -> bool:

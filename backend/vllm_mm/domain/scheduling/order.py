@@ -29,19 +29,19 @@ def by_turn(lanes: Sequence[Lane], view: View, rules: Rules, now: float) -> list
 
     The model with the most waiting per second of its swap: the sum of its waits as they will be when it is ready. A model
     that is asked for p times as often is then visited about sqrt(p) times as often, which makes the mean wait least; and a
-    lone old waiter gains on the many. Priorities stand above that.
+    lone old waiter gains on the many. Priorities stand above that. What is only kept ready comes last, until it is overdue.
 
     Before an overdue model goes only who waited already when it became overdue, and that once: whoever was served or came
     since then comes after it. On that the bound rests (`bound`).
     """
     due = sorted((claims_at(lane, rules), lane.model) for lane in lanes)
 
-    def turn(lane: Lane) -> tuple[bool, int, float, str]:
+    def turn(lane: Lane) -> tuple[bool, bool, int, float, str]:
         own = claims_at(lane, rules)
         since = max(-inf if t is None else t for t in (lane.served_until, lane.oldest))
         first = next((at for at, model in due if model != lane.model), inf)
         behind = first <= min(now, since)
-        return behind, -lane.priority, own if behind else -_gain(lane, view, now), lane.model
+        return behind, lane.kept and now < own, -lane.priority, own if behind else -_gain(lane, view, now), lane.model
 
     return sorted(lanes, key=turn)
 

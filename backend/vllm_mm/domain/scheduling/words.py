@@ -76,6 +76,12 @@ class Lane:
         return min(times, default=None)
 
     @property
+    def kept(self) -> bool:
+        """Wanted only to be there: by a pin, a time of the week, or to come back after a lease on a device. No request waits for
+        it, and no operator."""
+        return self.wanted_since is not None and not (self.urgent or self.tickets or self.frozen)
+
+    @property
     def waiting(self) -> Backlog:
         """Everybody who waits; a wish counts as one."""
         known = self.backlog or Backlog(len(self.tickets), sum(t.arrived for t in self.tickets))

@@ -159,6 +159,56 @@ def test_an_operator_does_not_wait_for_the_aging_bound() -> None:
     assert held.until == 120.0
 
 
+def test_what_is_only_kept_ready_evicts_nobody_who_is_missed_before_it_is_overdue() -> None:
+    """Whoever asks for the victim would have it back at once: that were two swaps for each request."""
+    book, idle = ledger(100, a={"d0": 60}), [resident("a")]
+    used, unused = Expected(rate=0.01), Expected()
+    (held,) = short(run([lane("b", wanted_since=90.0)], book, idle, a=used))
+    assert isinstance(held, Hold)
+    assert held.until == 110.0
+    (loaded,) = short(run([lane("b", wanted_since=90.0)], book, idle, a=unused))
+    assert loaded == load("b", {"d0": 60}, Reason.IDLE, "a")
+    (loaded,) = short(run([lane("b", wanted_since=80.0)], book, idle, a=used))
+    assert loaded == load("b", {"d0": 60}, Reason.MAX_WAIT, "a")
+    (loaded,) = short(run([lane("b", State.STOPPED, 99.0, wanted_since=90.0)], book, idle, a=used))
+    assert loaded == load("b", {"d0": 60}, Reason.PAYS, "a"), "a request waits"
+
+
+def test_what_is_only_kept_ready_is_not_counted_among_those_who_wait() -> None:
+    """One request waits where it takes two for the swap to pay; a wish beside it is not the second."""
+    book, idle, busy = ledger(100, a={"d0": 60}), [resident("a")], Expected(rate=1.0, wait=1.5)
+    asks, wish = lane("b", State.STOPPED, 99.0), lane("c", wanted_since=99.0)
+    assert all(isinstance(d, Hold) for d in run([asks, wish], book, idle, a=busy))
+    first, second = short(run([asks, lane("c", State.STOPPED, 99.0)], book, idle, a=busy))
+    assert isinstance(first, Load)
+    assert isinstance(second, Hold)
+
+
+def test_requests_have_room_before_what_is_only_kept_ready() -> None:
+    """Whatever their priorities are, and until it is overdue."""
+    asks = lane("b", State.STOPPED, 99.0)
+    decisions = run([lane("a", wanted_since=90.0, priority=9), asks], ledger(100))
+    assert [(type(d), d.model) for d in decisions] == [(Load, "b"), (Hold, "a")]
+    decisions = run([lane("a", wanted_since=80.0), asks], ledger(100))
+    assert [(type(d), d.model) for d in decisions] == [(Load, "a"), (Hold, "b")]
+
+
+def test_a_sleeper_that_is_only_to_be_kept_ready_is_no_more_in_use_than_another() -> None:
+    """It goes for a request that needs its room, and does not hold that up until it is overdue."""
+    book, asleep = ledger(100, a={"d0": 60}), [resident("a", state=State.SLEEPING, kept=True)]
+    wish = lane("a", State.SLEEPING, wanted_since=99.0, need=100)
+    first, _ = short(run([lane("b", State.STOPPED, 99.5), wish], book, asleep))
+    assert first == load("b", {"d0": 60}, Reason.IDLE, "a")
+
+
+def test_who_is_in_a_time_of_the_week_goes_last() -> None:
+    """It would come back; also where the other one is awake, or asked for now and then."""
+    book = ledger(120, a={"d0": 60}, b={"d0": 60})
+    residents = [resident("a", state=State.SLEEPING, kept=True), resident("b")]
+    (loaded,) = short(run([lane("c", State.STOPPED, 99.0)], book, residents, b=Expected(rate=0.01)))
+    assert loaded == load("c", {"d0": 60}, Reason.PAYS, "b")
+
+
 def test_frozen_requests_wait_like_tickets() -> None:
     """A sleeper with frozen requests is woken without a ticket, and takes its room at the aging bound."""
     asleep = lane("b", State.SLEEPING, frozen=2, frozen_since=80.1)
