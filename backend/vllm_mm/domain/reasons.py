@@ -37,7 +37,7 @@ class Reason(StrEnum):
     FROZEN = "frozen", "Its requests are frozen in its sleeping engine until it has the memory to go on."
     # Why it cannot be.
     DEVICE = "device", "The devices where it could go are out of use or do not exist."
-    NEVER = "never", "It needs more than there can ever be, as things are declared."
+    NEVER = "never", "It needs more than it could have, as things are declared and pinned: to wait would not help."
     FAILED = "failed", "Its last start failed; it is tried again after a pause, or when an operator says so."
     # Why a model is wanted.
     REQUEST = "request", "A request for it waits."
@@ -46,6 +46,10 @@ class Reason(StrEnum):
     PINNED = "pinned", "It is pinned: it is loaded whenever it is not there."
     # Why a model goes, or a load is given up.
     EVICTED = "evicted", "It makes room for another model, which is named."
+    SLEEP_ROOM = (
+        "sleep_room",
+        "The host's memory for sleep goes to a model that falls asleep now; this one slept longest.",
+    )
     UNUSED = "unused", "Nobody has used it for as long as its idle times allow."
     LENT = "lent", "Room on its device is lent to something else (`vllm-mm drain --device`), or was and is given back."
     STRANGER = "stranger", "Programs that are not ours use memory of a device."

@@ -198,7 +198,9 @@ class Acts(Registry):
     def _lay_down(self, instance: ModelInstance, fate: Fate) -> None:
         """Keep what it needs to sleep, before it is told to: host memory, and what stays of it on its devices."""
         for sleeper in fate.stops:
-            cause = Reason.EVICTED.because(f"host memory for the sleep of {instance.spec.id}")
+            cause = Reason.SLEEP_ROOM.because(
+                f"host memory for the sleep of {instance.spec.id}, which was in use later"
+            )
             self._instances[sleeper].tell(Drain(Goal.STOP, self._policy.drain_timeout, cause))
         self._tiers.take(instance, self.ledger)
         self._room.leave_asleep(instance.spec.id, self._tiers.residue(instance.spec, self.ledger))

@@ -83,6 +83,8 @@ async def test_those_that_slept_longest_are_stopped_for_the_hosts_memory() -> No
         assert states(w) == {"a": "stopped", "b": "sleeping", "c": "sleeping", "d": "ready"}
         assert w.manager.host_memory.held == {"b": 6 * GIB, "c": 6 * GIB}
         assert "a" not in w.manager.ledger.reservations
+        told = w.manager.require("a").snapshot.reason
+        assert told.startswith("sleep_room: host memory for the sleep of c")
 
 
 async def test_a_pinned_sleeper_is_not_stopped_for_another_sleeper() -> None:
