@@ -43,6 +43,13 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "promise-to-finish-forgotten", "a drain that cuts goes on cutting when it is joined by one that promised not to",
+        "backend/vllm_mm/domain/lifecycle.py",
+        "    if event.on_timeout is OnTimeout.WAIT:\n        on_timeout = OnTimeout.FREEZE if on_timeout is OnTimeout.FREEZE else OnTimeout.WAIT\n    elif",
+        "    if",
+        ("tests/unit/domain/test_lifecycle.py::test_a_promise_to_let_them_finish_outlives_every_other_drain",),
+    ),
+    Mutant(
         "log-of-a-quick-start-unread", "an engine that is ready before its log was looked at has told nothing",
         "backend/vllm_mm/engine/run.py",
         "        process.read_log()  # a start may be over sooner than its log is looked at\n", "",

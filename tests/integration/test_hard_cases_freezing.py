@@ -1,72 +1,12 @@
 """Hard cases of preemption: a busy model has to go, and its answers are longer than a drain (docs/hard-cases.md)."""
 
 import asyncio
-import contextlib
-import json
-import re
 import time
-from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
-from hard_cases import Case, kill, running, sim
-
-TOKENS = 400
-SPEED = 100
-"""Tokens per second: four seconds for an answer."""
-SWAP = {
-    "max_wait": "300ms",
-    "min_dwell": "0s",
-    "quantum": "300ms",
-    "drain_timeout": "200ms",
-    "on_drain_timeout": "preempt",
-}
-COMMENT = re.compile(rb"^: [^\n]*\n\n", re.MULTILINE)
-
-
-class Stream:
-    """A stream of model `a` in the background."""
-
-    def __init__(self, it: Case, *, progress: bool = True) -> None:
-        self.body = b""
-        self.clean: bool | None = None
-        self._it = it
-        self._headers = {"x-vllm-mm-progress": "1"} if progress else {}
-        self.task = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        try:
-            async with self._it.stream("a", tokens=TOKENS, headers=self._headers) as answer:
-                async for chunk in answer.aiter_bytes():
-                    self.body += chunk
-        except httpx.RemoteProtocolError:
-            self.clean = False
-        else:
-            self.clean = True
-
-    @property
-    def text(self) -> str:
-        """Of all events; there is nothing else in the body but comments and the end."""
-        *events, last = COMMENT.sub(b"", self.body).removesuffix(b"\n\n").split(b"\n\n")
-        assert last == b"data: [DONE]"
-        return "".join(json.loads(e.removeprefix(b"data: "))["choices"][0]["text"] for e in events)
-
-
-@contextlib.asynccontextmanager
-async def frozen(*, progress: bool = True) -> AsyncIterator[tuple[Case, Stream]]:
-    """Two models, memory for one: `a` streams, `b` was asked for and has its place, and `a` sleeps with its stream."""
-    models = {"a": sim(tokens_per_second=SPEED), "b": sim()}
-    async with running(models, memory="12GiB", swap=SWAP, host_memory={"sleep_budget": "60GiB"}) as it:
-        await it.ready("a")
-        stream = Stream(it, progress=progress)
-        await it.in_flight("a", 1)
-        yield it, stream
-
-
-async def put_aside(it: Case) -> None:
-    """`a` is frozen: something else has its memory."""
-    assert (await it.complete("b", wait=20)).status_code == 200
+from freezing import Stream, frozen, put_aside
+from hard_cases import kill
 
 
 @pytest.mark.parametrize("progress", [True, False])

@@ -210,14 +210,12 @@ def _drain(i: Instance, event: Drain, now: float) -> Step:
         case State.READY:
             after = _goto(
                 i, State.DRAINING, now,
-                goal=event.goal, deadline=now + event.timeout, on_timeout=event.on_timeout, reason=event.cause,
+                goal=event.goal, deadline=now + event.timeout, on_timeout=_at_deadline(event), reason=event.cause,
             )  # fmt: skip
             # The event first: with no leases out, closing the gate reports LeasesGone at once.
             return after, (_emit(after, event.cause, goal=event.goal.value), CloseGate())
         case State.DRAINING:
-            if event.goal is Goal.STOP and i.goal is Goal.SLEEP:
-                return replace(i, goal=Goal.STOP), ()
-            return i, ()
+            return _drain_further(i, event), ()
         case State.SUSPENDING | State.SLEEPING | State.WAKING if (
             i.frozen and event.goal is Goal.STOP and event.on_timeout is OnTimeout.WAIT
         ):
@@ -235,6 +233,25 @@ def _drain(i: Instance, event: Drain, now: float) -> Step:
             return i, ()
         case _:
             return i, (Refuse(f"{i.model} is {i.state.value}, only a ready instance can be put to sleep"),)
+
+
+def _at_deadline(event: Drain) -> OnTimeout:
+    """Nothing is frozen for a stop: it would be lost."""
+    stops = event.goal is Goal.STOP and event.on_timeout is OnTimeout.FREEZE
+    return OnTimeout.CUT if stops else event.on_timeout
+
+
+def _drain_further(i: Instance, event: Drain) -> Instance:
+    """A drain of one that drains: the goal may rise to STOP. Whoever was promised once that what runs is let finish has that
+    promise kept; where it may be frozen, it still is, for somebody was promised the room, and it stops once it was woken."""
+    if event.goal is not Goal.STOP:
+        return i
+    on_timeout = i.on_timeout
+    if event.on_timeout is OnTimeout.WAIT:
+        on_timeout = OnTimeout.FREEZE if on_timeout is OnTimeout.FREEZE else OnTimeout.WAIT
+    elif i.goal is Goal.SLEEP and on_timeout is OnTimeout.FREEZE:
+        on_timeout = OnTimeout.CUT
+    return replace(i, goal=Goal.STOP, on_timeout=on_timeout)
 
 
 def _kill(i: Instance, event: Kill, now: float) -> Step:
@@ -354,7 +371,10 @@ def _thawed(i: Instance, now: float) -> Step:
 
 def _frozen(i: Instance, now: float) -> Step:
     """The drain has taken its time: what is left sleeps along."""
-    after = _goto(i, State.SUSPENDING, now, deadline=now + i.timeouts.suspend, reason=i.reason, frozen_since=now)
+    after = _goto(
+        i, State.SUSPENDING, now,
+        deadline=now + i.timeouts.suspend, reason=i.reason, frozen_since=now, goal=Goal.STOP if i.goal is Goal.STOP else None,
+    )  # fmt: skip
     return after, (FreezeLeases(i.reason), Suspend(keep=True), _emit(after, i.reason, frozen=True))
 
 
@@ -399,7 +419,7 @@ def _tick(i: Instance, now: float) -> Step:
         case State.DRAINING if i.on_timeout is OnTimeout.WAIT:
             after = replace(i, deadline=now + max(1.0, i.deadline - i.since))
             return after, (Emit("alert.drain_overdue", "deadline", {"generation": i.generation}),)
-        case State.DRAINING if i.on_timeout is OnTimeout.FREEZE and i.goal is Goal.SLEEP:
+        case State.DRAINING if i.on_timeout is OnTimeout.FREEZE:
             return _frozen(i, now)
         case State.DRAINING:
             after, effects = _drained(i, now)

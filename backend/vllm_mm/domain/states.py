@@ -70,7 +70,8 @@ class OnTimeout(StrEnum):
     CUT = "cut"
     WAIT = "wait"
     FREEZE = "freeze"
-    """Their requests stay in the engine while it sleeps, and go on after its wake. A drain that leads to STOP cuts instead."""
+    """Their requests stay in the engine while it sleeps, and go on after its wake. A drain that led to STOP from the first cuts
+    instead; one that was to sleep, and is now to let them finish and stop, sleeps with them, and stops once they have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Give out no more leases, then sleep or stop. On a draining instance the goal may rise to STOP, never fall."""
+    """Give out no more leases, then sleep or stop. On a draining instance the goal may rise to STOP, never fall, and a promise that
+    what runs is let finish (WAIT) is kept, whichever drain gave it."""
 
     goal: Goal
     timeout: float

@@ -7,7 +7,7 @@ from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, ShuttingDown, TornDown, UnknownModel
 from vllm_mm.domain.launches import LaunchRecord
-from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, Outcome, State, Then
+from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, OnTimeout, Outcome, State, Then
 from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.scheduling import Lane, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
@@ -177,7 +177,7 @@ class ProcessManager(Swaps):
         if after.state is before.state:
             if after.progress.phase in PROFILED and after.progress.phase != before.progress.phase:
                 self._room.profiled(model)
-            if after.goal is Goal.STOP and before.goal is Goal.SLEEP:
+            if after.goal is Goal.STOP and before.goal is Goal.SLEEP and after.on_timeout is not OnTimeout.FREEZE:
                 self._tiers.release(model)
                 self._room.leave(model)
             return
@@ -308,4 +308,5 @@ class ProcessManager(Swaps):
 
 def _may_sleep(i: Instance) -> bool:
     """Whether host memory is kept for it: from the decision that it sleeps until it is awake or told to stop."""
-    return i.state in {State.SUSPENDING, State.SLEEPING, State.WAKING} or i.goal is Goal.SLEEP
+    asleep = i.state in {State.SUSPENDING, State.SLEEPING, State.WAKING}
+    return asleep or i.goal is Goal.SLEEP or i.on_timeout is OnTimeout.FREEZE

@@ -336,12 +336,34 @@ def test_a_drain_that_may_freeze_freezes_what_is_left() -> None:
 
 
 def test_a_drain_that_leads_to_stop_cannot_freeze() -> None:
-    """What is to be gone cannot keep anything: it cuts, as the drain that becomes a stop on its way does."""
-    direct, _ = lc.step(reach("ready"), lc.Drain(Goal.STOP, 10.0, "operator", OnTimeout.FREEZE), 0.0)
-    for before in (direct, reach("draining*>stop")):
+    """What is to be gone cannot keep anything: it cuts, as the drain that becomes such a stop on its way does."""
+    stop = lc.Drain(Goal.STOP, 10.0, "operator", OnTimeout.FREEZE)
+    direct, _ = lc.step(reach("ready"), stop, 0.0)
+    risen, _ = lc.step(reach("draining*>sleep"), stop, 0.0)
+    for before in (direct, risen):
         after, effects = lc.step(before, lc.Tick(), 10.0)
         assert after.state is State.STOPPING
         assert isinstance(effects[0], lc.RevokeLeases)
+
+
+def test_a_promise_to_let_them_finish_outlives_every_other_drain() -> None:
+    """Whoever drains first or later: once somebody was promised that what runs is let finish, the deadline cuts nobody. One that
+    may freeze still does, for its room is promised, and stops when they have ended."""
+    promise = lc.Drain(Goal.STOP, 10.0, "reload", OnTimeout.WAIT)
+    for on_timeout in OnTimeout:
+        for goal in Goal:
+            other = lc.Drain(goal, 10.0, "other", on_timeout)
+            for first, then in ((other, promise), (promise, other)):
+                draining, _ = lc.step(reach("ready"), first, 0.0)
+                draining, _ = lc.step(draining, then, 0.0)
+                assert (draining.goal, draining.deadline) == (Goal.STOP, 10.0)
+                after, effects = lc.step(draining, lc.Tick(), 10.0)
+                assert not [e for e in effects if isinstance(e, lc.RevokeLeases)]
+                freezes = first is other and goal is Goal.SLEEP and on_timeout is OnTimeout.FREEZE
+                assert after.state is (State.SUSPENDING if freezes else State.DRAINING)
+                assert (after.goal, after.frozen) == (Goal.STOP, freezes)
+    stopped, _ = lc.step(reach("draining*>stop"), lc.Drain(Goal.STOP, 10.0, "operator", OnTimeout.CUT), 0.0)
+    assert stopped == reach("draining*>stop")
 
 
 @pytest.mark.parametrize("place", ["suspending*", "sleeping*", "waking*", "sleeping*>stop"])

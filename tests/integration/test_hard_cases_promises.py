@@ -1,0 +1,44 @@
+"""Hard cases of what a frozen or draining model was promised, while its declaration or its device changes (docs/hard-cases.md)."""
+
+import asyncio
+
+import pytest
+
+from freezing import SWAP, Stream
+from hard_cases import running, sim
+
+ROOMY = {"sleep_budget": "60GiB"}
+
+
+async def whole(stream: Stream) -> None:
+    """It came to its end, and that is the engine's own."""
+    async with asyncio.timeout(30):
+        await stream.task
+    assert stream.clean
+    assert b"[DONE]" in stream.body
+
+
+@pytest.mark.parametrize("act", ["drain", "remove", "change"])
+async def test_a_drain_for_room_that_a_reload_or_an_operator_joins_cuts_nobody(act: str) -> None:
+    """`a` drains for `b` and would be frozen at the deadline; a reload or `drain` promises that its stream is let finish. It is
+    frozen as it would have been, `b` has its turn, and `a` stops once its stream is whole."""
+    models = {"a": sim(tokens_per_second=100), "b": sim()}
+    swap = {**SWAP, "drain_timeout": "1500ms"}
+    async with running(models, memory="12GiB", swap=swap, host_memory=ROOMY) as it:
+        await it.ready("a")
+        stream = Stream(it, progress=False)
+        await it.in_flight("a", 1)
+        other = asyncio.create_task(it.complete("b", wait=30))
+        await it.until("a", "draining")
+        if act == "drain":
+            assert (await it.act("a", "drain")).status_code < 300
+        else:
+            it.rewrite(models={"b": sim()} if act == "remove" else {"a": sim(tokens_per_second=101), "b": sim()})
+            await it.reload()
+        await whole(stream)
+        assert (await other).status_code == 200
+        await it.until("a", "stopped")
+        await it.written()
+        assert it.events("a").count("lease.frozen") >= 1
+        assert "lease.revoked" not in it.events("a")
+        await it.quiet()
