@@ -43,6 +43,31 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "declaration-of-a-living-engine-replaced", "a frozen engine is woken with the size that was declared since",
+        "backend/vllm_mm/engine/instance.py",
+        "        if self.state in lc.LIVE and spec.fingerprint != self.spec.fingerprint:\n            return\n", "",
+        ("tests/unit/manager/test_promises.py::test_a_cold_start_after_a_failed_wake_has_the_new_declaration_and_its_size",),
+    ),
+    Mutant(
+        "size-of-a-sleeper-reckoned-anew", "a wake is reckoned with what would be reserved for a new launch",
+        "backend/vllm_mm/engine/registry.py",
+        "instance.size if instance.state is State.SLEEPING else None", "None",
+        ("tests/unit/manager/test_promises.py::test_what_an_engine_was_seen_to_use_counts_for_its_wake",),
+    ),
+    Mutant(
+        "old-room-for-a-new-declaration", "a start after a failed wake takes the room of the declaration before",
+        "backend/vllm_mm/engine/swaps.py",
+        "        elif instance.outdated:\n            self._decide_again(loading, \"its declaration has changed since\", {})\n", "",
+        ("tests/unit/manager/test_promises.py::test_a_cold_start_after_a_failed_wake_has_the_new_declaration_and_its_size",),
+    ),
+    Mutant(
+        "frozen-that-never-wakes", "frozen requests whose engine can never wake hang",
+        "backend/vllm_mm/engine/manager.py",
+        "        if sleeper is not None and sleeper.gate.frozen and sleeper.state is State.SLEEPING:\n            sleeper.tell(Kill",
+        "        if sleeper is None:\n            sleeper.tell(Kill",
+        ("tests/unit/manager/test_promises.py::test_frozen_requests_that_can_never_go_on_are_told_why",),
+    ),
+    Mutant(
         "promise-to-finish-forgotten", "a drain that cuts goes on cutting when it is joined by one that promised not to",
         "backend/vllm_mm/domain/lifecycle.py",
         "    if event.on_timeout is OnTimeout.WAIT:\n        on_timeout = OnTimeout.FREEZE if on_timeout is OnTimeout.FREEZE else OnTimeout.WAIT\n    elif",

@@ -1,10 +1,11 @@
 """Hard cases of what a frozen or draining model was promised, while its declaration or its device changes (docs/hard-cases.md)."""
 
 import asyncio
+import json
 
 import pytest
 
-from freezing import SWAP, Stream
+from freezing import SWAP, Stream, frozen
 from hard_cases import running, sim
 
 ROOMY = {"sleep_budget": "60GiB"}
@@ -41,4 +42,23 @@ async def test_a_drain_for_room_that_a_reload_or_an_operator_joins_cuts_nobody(a
         await it.written()
         assert it.events("a").count("lease.frozen") >= 1
         assert "lease.revoked" not in it.events("a")
+        await it.quiet()
+
+
+@pytest.mark.parametrize("weights", ["1GiB", "40GiB"])
+async def test_a_frozen_model_whose_size_is_changed_is_woken_as_it_is(weights: str) -> None:
+    """Smaller, or too big for any device: its engine is the old one. The stream goes on in the old one's room and is whole."""
+    async with frozen(progress=False) as (it, stream):
+        other = asyncio.create_task(it.complete("b", wait=20, tokens=400))
+        await it.until("a", "sleeping")
+        it.rewrite(models={"a": sim(weights=weights), "b": sim()})
+        await it.reload()
+        await whole(stream)
+        assert (await other).status_code == 200
+        await it.until("a", "stopped")
+        await it.written()
+        planned = it.serving.rows("select data from events where kind = 'swap.planned' and model = 'a' order by seq")
+        sizes = {tuple(json.loads(data)["devices"].values()) for (data,) in planned}
+        assert len(planned) >= 2
+        assert len(sizes) == 1
         await it.quiet()

@@ -87,7 +87,7 @@ class Declarations:
         await apply(self._manager, catalog, cause)
         for instance in self._manager.instances():
             # One that was removed and is made again comes back to the instance that it had.
-            if instance.spec.id == model_id and instance.spec != spec:
+            if instance.spec.id == model_id:
                 instance.replace_spec(spec)
         return spec
 

@@ -71,6 +71,6 @@ async def apply(manager: ProcessManager, catalog: Catalog, cause: str) -> Differ
         if model in diff.removed or model in diff.restarted:
             await manager.retire(model, cause)
         spec = catalog.get(model)
-        if spec is not None and spec != instance.spec:  # one that was removed earlier and comes back included
+        if spec is not None:  # one that was removed earlier and comes back included, and one that is as it was before
             instance.replace_spec(spec)
     return diff

@@ -30,6 +30,8 @@ __all__ = ["InstanceHost", "ModelInstance", "Tools", "real_channels"]
 
 log = logging.getLogger(__name__)
 
+_SLEEP = frozenset({State.SUSPENDING, State.SLEEPING, State.WAKING})
+
 
 class InstanceHost(Protocol):
     """What the actor tells its manager. All calls are synchronous and quick."""
@@ -65,6 +67,8 @@ class ModelInstance:
         """Of this actor and of its runs."""
         self._run: Run | None = None
         """The present launch, or the last one."""
+        self._next: ModelSpec | None = None
+        """A changed declaration that the present launch, or its sleep, keeps out."""
 
     # What others may read. Nothing that they decide may depend on it staying so.
 
@@ -99,6 +103,20 @@ class ModelInstance:
     def facts(self) -> Mapping[str, progress.Fact]:
         """What the log of the current or last launch told: weights, KV cache, version (see `progress`)."""
         return self._run.log.facts if self._run is not None else {}
+
+    @property
+    def size(self) -> int | None:
+        """Bytes that its process takes on each of its devices when it is awake: what it was launched with, or more if more was
+        seen. None without a process."""
+        record = self.record
+        if record is None or self._run is None or not record.device_bytes:
+            return None
+        return max(*record.device_bytes.values(), self._run.seen)
+
+    def saw(self, used: Mapping[str, int]) -> None:
+        """Its process takes that much (bytes) on these devices."""
+        if self._run is not None:
+            self._run.seen = max(self._run.seen, *used.values())
 
     @property
     def memory(self) -> int:
@@ -154,10 +172,30 @@ class ModelInstance:
         await answer
 
     def replace_spec(self, spec: ModelSpec) -> None:
-        """A changed declaration; takes effect at the next launch. The caller drains first where it must."""
+        """A changed declaration; what the process depends on counts for the next launch, and the terms of a sleep for the next
+        sleep: until then those count that the engine was started, or put to sleep, with. The caller drains first where it must."""
+        self._next = spec
+        self._renew()
+
+    def _renew(self) -> None:
+        """Take over what can be by now."""
+        spec = self._next
+        if spec is None:
+            return
+        if self.state in lc.LIVE and spec.fingerprint != self.spec.fingerprint:
+            return
+        if self.state in _SLEEP and spec.sleep != self.spec.sleep:
+            spec = replace(spec, sleep=self.spec.sleep)
+        else:
+            self._next = None
         self.spec = spec
         self.gate.limit = spec.concurrency
         self._state = replace(self._state, limits=spec.start, retry=spec.retry)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a changed declaration waits for the end of this launch, or of its sleep."""
+        return self._next is not None
 
     async def adopt(self, process: EngineProcess) -> bool:
         """Take over a running engine of an earlier controller; False, and nothing changed, when it is of no use."""
@@ -225,6 +263,8 @@ class ModelInstance:
             self._arm()  # after a tick in any case: a loop's timer may fire a moment before its time
         if after is not before:
             self._host.changed(self, before, after)
+        if after.state is not before.state:
+            self._renew()
         if answer is not None and not answer.done():
             if refused is None:
                 answer.set_result(None)

@@ -81,7 +81,7 @@ class Lets(Acts):
             return False
         ledger = self._room.ledger.release(model)
         found = place(
-            ledger, spec.devices, self.footprint(spec).per_device, (), self._tools.clock.now(),
+            ledger, spec.devices, self.needs(self.require(model)), (), self._tools.clock.now(),
             min_dwell=0.0, drain_busy=False,
         )  # fmt: skip
         return isinstance(found, Placement) and all(

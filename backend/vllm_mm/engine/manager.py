@@ -7,7 +7,7 @@ from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, ShuttingDown, TornDown, UnknownModel
 from vllm_mm.domain.launches import LaunchRecord
-from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, OnTimeout, Outcome, State, Then
+from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, Kill, OnTimeout, Outcome, State, Then
 from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.scheduling import Lane, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
@@ -117,7 +117,7 @@ class ProcessManager(Swaps):
             return None
         return survey.lane(
             instance, waiting, self._wishes.get(model), loading=model in self._loading_events,
-            per_device=self.footprint(instance.spec).per_device,
+            per_device=self.needs(instance),
         )  # fmt: skip
 
     def refusal(self, ticket: Ticket) -> MMError | None:
@@ -154,7 +154,11 @@ class ProcessManager(Swaps):
         self.forecast.hold(model, until, self._seen, self._policy.rules)
 
     def refused(self, model: str, error: MMError) -> None:
-        """A wish that can never be fulfilled is dropped; told when that is news, for a pinned model is wanted again at once."""
+        """A wish that can never be fulfilled is dropped; told when that is news, for a pinned model is wanted again at once. Frozen
+        requests whose engine can never wake are told so, and not kept."""
+        sleeper = self._instances.get(model)
+        if sleeper is not None and sleeper.gate.frozen and sleeper.state is State.SLEEPING:
+            sleeper.tell(Kill((error.reason or Reason.NEVER).because(error.message)))
         if self._wishes.drop(model) and self._wishes.refuse(model, error.message):
             code = error.reason or Reason.NEVER
             self._emit("swap.refused", model, error.message, {"code": code.value})

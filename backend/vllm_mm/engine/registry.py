@@ -156,6 +156,7 @@ class Registry(ABC):
             return
         before = {device: reservation.device_bytes.get(device, 0) for device in used}
         self._room.resize(model, {**reservation.device_bytes, **used})
+        self._instances[model].saw(used)
         cause = "its engine uses more than was reserved"
         self._tools.journal.emit(
             "footprint.exceeded", model=model, cause=cause, data={"reserved": before, "used": dict(used)}
@@ -172,6 +173,12 @@ class Registry(ABC):
         if found is None:
             found = self._sized[spec.fingerprint] = self._footprints.of(spec, self.devices(), self.catalog)
         return found
+
+    def needs(self, instance: ModelInstance) -> int:
+        """Bytes on each of its devices for it to become READY: a sleeper is the process that was launched, whatever is declared
+        or was learned since."""
+        size = instance.size if instance.state is State.SLEEPING else None
+        return self.footprint(instance.spec).per_device if size is None else size
 
     @abstractmethod
     def eviction_goal(self, instance: ModelInstance) -> Goal:

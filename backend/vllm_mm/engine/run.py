@@ -78,6 +78,8 @@ class Run:
         """The end of the log, once the run is over."""
         self.memory = 0
         """Bytes that the process tree used when it was last measured."""
+        self.seen = 0
+        """Bytes on a device, of the largest use beyond its reservation that was seen."""
         self.pids: Collection[int] = ()
         """Of that tree, at that moment."""
         self._actor = actor

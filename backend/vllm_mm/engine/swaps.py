@@ -275,6 +275,8 @@ class Swaps(Lets):
             self._room.release(model)
         elif self._closing:
             self._give_up(loading, "the server is shutting down")
+        elif instance.outdated:
+            self._decide_again(loading, "its declaration has changed since", {})
         elif not self._waiting.waits(model) and self._wishes.get(model) is None:
             self._give_up(loading, f"its wake failed ({before.reason}), and nobody waits for it any more")
         else:

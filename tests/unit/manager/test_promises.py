@@ -1,0 +1,152 @@
+"""What a frozen or sleeping engine was launched with counts until it is gone; and nobody freezes for what cannot be."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from fakes_engine import World, model, world
+from vllm_mm.control import reload
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.errors import RequestCut
+from vllm_mm.domain.lifecycle import OnTimeout, State
+from vllm_mm.domain.residency import Device
+from vllm_mm.domain.scheduling import Rules
+from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, SleepSpec
+from vllm_mm.engine.policy import Policy
+from vllm_mm.engine.wire import UpstreamRequest
+
+PREEMPT = Policy(Rules(max_wait=10.0, min_dwell=0.0, quantum=1.0), drain_timeout=2.0, on_drain_timeout=OnTimeout.FREEZE)
+
+
+def sleeper(name: str, gib: float = 10, **changes: object) -> ModelSpec:
+    return model(name, gib, engine=EngineKind.SIM, command=(), **changes)
+
+
+class Streams:
+    """Requests that are being answered until the test says that they are complete."""
+
+    def __init__(self, w: World, name: str) -> None:
+        self._w = w
+        self.task = asyncio.create_task(self._run(name))
+
+    async def _run(self, name: str) -> None:
+        async with self._w.manager.lease(self._w.ticket(name, wait=300.0)) as lease:
+            before = len(self._w.exchanges)
+            exchange = asyncio.create_task(lease.exchange(UpstreamRequest(b"POST", b"/"), None))  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+            self._exchange = self._w.exchanges[before]
+            await exchange
+
+    async def complete(self) -> None:
+        if not self._exchange.done.done():
+            self._exchange.done.set_result(None)
+        await self.task
+
+
+@contextlib.asynccontextmanager
+async def frozen(a: ModelSpec, b: ModelSpec, policy: Policy = PREEMPT) -> AsyncIterator[tuple[World, Streams, Streams]]:
+    """`a` and `b` on a device for one: a stream of `a` is frozen, and `b`, for which it went, serves one of its own."""
+    async with world(a, b, devices=[Device("sim0", 15 * GIB, kind="sim")], policy=policy) as w:
+        await w.ready("a")
+        ours = Streams(w, "a")
+        await w.clock.settle()
+        theirs = Streams(w, "b")
+        await until(w, "a", State.SLEEPING)
+        await until(w, "b", State.READY)
+        assert w.manager.require("a").gate.frozen == 1
+        try:
+            yield w, ours, theirs
+        finally:
+            for stream in (ours, theirs):
+                stream.task.cancel()
+            await asyncio.gather(ours.task, theirs.task, return_exceptions=True)
+
+
+async def until(w: World, name: str, state: State, seconds: float = 60.0) -> None:
+    for _ in range(int(seconds * 10)):
+        if w.manager.require(name).state is state:
+            return
+        await w.clock.advance(0.1)
+    raise AssertionError(f"{name} is {w.manager.require(name).state} after {seconds} s, not {state}")
+
+
+def reserved(w: World, name: str) -> int:
+    return w.manager.ledger.reservations[name].device_bytes["sim0"]
+
+
+async def test_a_frozen_engine_is_woken_as_what_it_was_launched() -> None:
+    """Whether the new declaration is smaller, or can never fit: the wake is reckoned with the size of the engine that sleeps, and
+    the new one comes with the next launch."""
+    for gib in (2, 40):
+        new = sleeper("a", gib)
+        async with frozen(sleeper("a"), sleeper("b")) as (w, ours, _):
+            await reload.apply(w.manager, Catalog([new, sleeper("b")]), "reload")
+            await until(w, "a", State.DRAINING)
+            assert reserved(w, "a") == 10 * GIB
+            assert w.manager.require("b").gate.frozen == 1
+            await ours.complete()
+            await until(w, "a", State.STOPPED)
+            assert w.manager.require("a").spec == new
+            if gib == 2:
+                await w.ready("a")
+                assert reserved(w, "a") == 2 * GIB
+
+
+async def test_a_declaration_that_is_taken_back_is_forgotten() -> None:
+    """The next launch has the last declaration, not one in between."""
+    async with frozen(sleeper("a"), sleeper("b")) as (w, ours, _):
+        for gib in (2, 10):
+            await reload.apply(w.manager, Catalog([sleeper("a", gib), sleeper("b")]), "reload")
+        await until(w, "a", State.DRAINING)
+        await ours.complete()
+        await until(w, "a", State.STOPPED)
+        assert w.manager.require("a").spec == sleeper("a", 10)
+
+
+async def test_what_an_engine_was_seen_to_use_counts_for_its_wake() -> None:
+    """More than was reserved at its launch: the sleep does not make that forgotten."""
+    async with world(sleeper("a"), sleeper("b"), devices=[Device("sim0", 15 * GIB, kind="sim")], policy=PREEMPT) as w:
+        await w.ready("a")
+        w.manager.exceeded("a", {"sim0": 12 * GIB})
+        await w.ready("b")
+        assert w.manager.require("a").state is State.SLEEPING
+        await w.ready("a")
+        assert reserved(w, "a") == 12 * GIB
+
+
+async def test_the_terms_of_a_sleep_hold_until_it_is_over() -> None:
+    """What stays of a sleeper does not change because something else is declared; the rest of a change counts at once."""
+    before = sleeper("a", sleep=SleepSpec(keeps=GIB))
+    after = replace(before, sleep=SleepSpec(keeps=3 * GIB), priority=5)
+    async with frozen(before, sleeper("b")) as (w, _, theirs):
+        await reload.apply(w.manager, Catalog([after, sleeper("b")]), "reload")
+        a = w.manager.require("a")
+        assert (a.spec.sleep.keeps, a.spec.priority) == (GIB, 5)
+        await theirs.complete()
+        await until(w, "a", State.READY)
+        assert a.spec == after
+
+
+async def test_a_cold_start_after_a_failed_wake_has_the_new_declaration_and_its_size() -> None:
+    """The room of the old one is given back; those who wait get the new one."""
+    async with frozen(sleeper("a"), sleeper("b")) as (w, ours, theirs):
+        w.processes["a"].answer = "Rome"
+        await reload.apply(w.manager, Catalog([sleeper("a", 2), sleeper("b")]), "reload")
+        newcomer = Streams(w, "a")
+        await theirs.complete()
+        await until(w, "a", State.READY)
+        assert isinstance(ours.task.exception(), RequestCut)
+        assert reserved(w, "a") == 2 * GIB
+        await newcomer.complete()
+
+
+async def test_frozen_requests_that_can_never_go_on_are_told_why() -> None:
+    """The one whose room they need is pinned meanwhile: nothing hangs."""
+    async with frozen(sleeper("a"), sleeper("b")) as (w, ours, _):
+        w.manager.pin("b", pinned=True)
+        await w.clock.advance(1.0)
+        error = ours.task.exception()
+        assert isinstance(error, RequestCut)
+        assert "pinned b" in str(error)
+        await until(w, "a", State.STOPPED)
