@@ -43,6 +43,12 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "frozen-cut-for-a-hiccup", "a device that is out of use for a moment costs the requests that are frozen there",
+        "backend/vllm_mm/engine/manager.py",
+        "            sleeper.gate.frozen and now < since + DEVICE_PATIENCE\n", "            False\n",
+        ("tests/unit/manager/test_promises.py::test_frozen_requests_outlive_a_device_that_is_out_of_use_for_a_while",),
+    ),
+    Mutant(
         "declaration-of-a-living-engine-replaced", "a frozen engine is woken with the size that was declared since",
         "backend/vllm_mm/engine/instance.py",
         "        if self.state in lc.LIVE and spec.fingerprint != self.spec.fingerprint:\n            return\n", "",

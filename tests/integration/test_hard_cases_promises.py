@@ -62,3 +62,27 @@ async def test_a_frozen_model_whose_size_is_changed_is_woken_as_it_is(weights: s
         assert len(planned) >= 2
         assert len(sizes) == 1
         await it.quiet()
+
+
+@pytest.mark.parametrize("fault", ["unreadable", "Xid 79"])
+async def test_a_frozen_stream_outlives_a_device_that_is_out_of_use_for_a_while(fault: str) -> None:
+    """Its engine is not stopped, nobody is frozen for a wake that cannot be, and it goes on once the device is well again."""
+    models = {"a": sim(tokens_per_second=100), "b": sim(tokens_per_second=100)}
+    async with running(models, memory="12GiB", swap={**SWAP, "max_wait": "2s"}, host_memory=ROOMY) as it:
+        await it.ready("a")
+        stream = Stream(it, progress=False)
+        await it.in_flight("a", 1)
+        other = asyncio.create_task(it.streamed("b", tokens=400))
+        await it.until("a", "sleeping")
+        await it.until("b", "ready")
+        (device,) = (p for p in it.serving.data.rglob("sim0") if p.is_dir())
+        (device / ".fault").write_text(fault)
+        await asyncio.sleep(4)
+        assert await it.state("a") == "sleeping"
+        assert await it.state("b") == "ready"
+        (device / ".fault").unlink()
+        await whole(stream)
+        assert b"[DONE]" in (await other)[1]
+        await it.written()
+        assert "lease.revoked" not in it.events()
+        await it.quiet()

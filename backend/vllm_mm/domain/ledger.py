@@ -94,9 +94,6 @@ class Ledger:
         on a device that is out of use, or when `model` already has a reservation."""
         if model in self.reservations:
             raise ValueError(f"{model} already has a reservation; use grow or resize")
-        for device in device_bytes:
-            if device in self.devices and self.devices[device].problem:
-                raise ValueError(f"{model}: {self.devices[device].why_out}")
         _check_room(self, model, device_bytes)
         return self._with(Reservation(model, dict(device_bytes)))
 
@@ -124,7 +121,8 @@ class Ledger:
 
     def grow(self, model: str, device_bytes: Mapping[str, int]) -> "Ledger":
         """A sleeping instance is promised what it needs to be awake; it may use it after `begin`. Raises ValueError
-        when that exceeds what is free once the leavers are gone, or when `model` has no reservation or is leaving."""
+        when that exceeds what is free once the leavers are gone, on a device that is out of use, or when `model` has no
+        reservation or is leaving."""
         own = self._get(model)
         if own.leaving:
             raise ValueError(f"{model} is leaving")
@@ -293,6 +291,8 @@ def _check_room(ledger: Ledger, model: str, device_bytes: Mapping[str, int]) -> 
     for device, size in device_bytes.items():
         if device not in ledger.devices:
             raise ValueError(f"{model}: there is no device {device}")
+        if ledger.devices[device].problem:
+            raise ValueError(f"{model}: {ledger.devices[device].why_out}")
         if size < 0:
             raise ValueError(f"{model}: {size} bytes on {device}")
         room = ledger.free_after_leaving(device)

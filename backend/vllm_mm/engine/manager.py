@@ -16,11 +16,12 @@ from vllm_mm.engine.endings import Ending
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.leasing import Leasing, Looking
-from vllm_mm.engine.policy import OnTeardown
+from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.engine.progress import PROFILED_FROM
 from vllm_mm.engine.registry import on_its_way_out
 from vllm_mm.engine.survey import Waiting
 from vllm_mm.engine.swaps import Swaps
+from vllm_mm.engine.tools import Tools
 from vllm_mm.engine.views import InstanceView, WaitInfo, instance_view, torn_down, wait_info
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,17 @@ PROFILED = PROFILED_FROM | {"probe"}
 """Phases of a load in which the engine has sized its KV cache."""
 
 
+DEVICE_PATIENCE = 300.0
+"""Seconds that frozen requests wait for their device to be of use again: it may be a hiccup of the driver, or a reset."""
+
+
 class ProcessManager(Swaps):
     """Owns all instances and the device ledger."""
+
+    def __init__(self, catalog: Catalog, tools: Tools, policy: Policy, places: Places) -> None:
+        super().__init__(catalog, tools, policy, places)
+        self._out_since: dict[str, float] = {}
+        """By model: since when it waits for a device that is out of use."""
 
     # The one way to an engine.
 
@@ -148,8 +158,16 @@ class ProcessManager(Swaps):
         """Those who want it have to wait, until then at least; remembered to be shown, and to say how long."""
         self._wishes.hold(model, reason)
         sleeper = self._instances.get(model)
-        if sleeper is not None and sleeper.state is State.SLEEPING and split(reason)[0] is Reason.DEVICE:
-            # It would not wake there; stopped, it can be started elsewhere.
+        out = split(reason)[0] is Reason.DEVICE
+        now = self._tools.clock.now()
+        since = self._out_since.setdefault(model, now) if out else self._out_since.pop(model, now)
+        if (
+            out
+            and sleeper is not None
+            and sleeper.state is State.SLEEPING
+            and not (sleeper.gate.frozen and now < since + DEVICE_PATIENCE)
+        ):
+            # It would not wake there; stopped, it can be started elsewhere. Frozen requests would be lost: they wait for the device.
             sleeper.tell(Drain(Goal.STOP, self._policy.drain_timeout, cause=reason))
         self.forecast.hold(model, until, self._seen, self._policy.rules)
 
@@ -185,6 +203,7 @@ class ProcessManager(Swaps):
                 self._tiers.release(model)
                 self._room.leave(model)
             return
+        self._out_since.pop(model, None)
         if after.state is State.STOPPING:
             self._endings.note(model, Ending(after.generation, self._tools.clock.wall(), after.reason))
         if not _may_sleep(after):

@@ -221,6 +221,8 @@ def test_nothing_new_is_promised_on_a_device_that_is_out_of_use() -> None:
     book = book.with_devices([Device("d0", 100, problem="fell off the bus")])
     with pytest.raises(ValueError, match="c: d0 is out of use: fell off the bus"):
         book.reserve("c", {"d0": 1})
+    with pytest.raises(ValueError, match="a: d0 is out of use: fell off the bus"):
+        book.asleep("a", {"d0": 10}).grow("a", {"d0": 60})
     assert book.begin("b").in_use("d0") == 80
     assert book.release("a").free("d0") == 80
 

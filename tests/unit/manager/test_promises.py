@@ -150,3 +150,33 @@ async def test_frozen_requests_that_can_never_go_on_are_told_why() -> None:
         assert isinstance(error, RequestCut)
         assert "pinned b" in str(error)
         await until(w, "a", State.STOPPED)
+
+
+async def test_frozen_requests_whose_device_does_not_come_back_are_told() -> None:
+    """After five minutes; what is asked for then can be started elsewhere."""
+    async with frozen(sleeper("a"), sleeper("b")) as (w, ours, _):
+        w.inventory.change("sim0", problem="it is lost")
+        w.manager.observe_devices()
+        await w.clock.advance(295.0)
+        assert not ours.task.done()
+        await w.clock.advance(20.0)
+        error = ours.task.exception()
+        assert isinstance(error, RequestCut)
+        assert "sim0 is out of use: it is lost" in str(error)
+
+
+async def test_frozen_requests_outlive_a_device_that_is_out_of_use_for_a_while() -> None:
+    """Nobody is frozen or stopped for a wake that cannot be; when the device is well, they go on."""
+    async with frozen(sleeper("a"), sleeper("b")) as (w, ours, theirs):
+        w.inventory.change("sim0", problem="it does not answer")
+        w.manager.observe_devices()
+        await w.clock.advance(60.0)
+        assert not ours.task.done()
+        assert w.manager.require("a").state is State.SLEEPING
+        assert w.manager.require("b").state is State.READY
+        w.inventory.change("sim0", problem="")
+        w.manager.observe_devices()
+        await until(w, "a", State.READY)
+        await ours.complete()
+        await until(w, "b", State.READY)
+        await theirs.complete()

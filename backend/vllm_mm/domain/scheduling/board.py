@@ -50,8 +50,9 @@ class Board:
         out = [
             d for m in (own.device_bytes if own is not None else ()) if (d := self._ledger.devices.get(m)) and d.problem
         ]
-        if out and not lane.frozen:  # frozen requests have no other place to go on; all others can be served elsewhere
-            return Hold(lane.model, Reason.DEVICE.because(f"{out[0].why_out}, and it sleeps there; it has to go first"))
+        if out:  # frozen requests have no other place to go on; all others can be served elsewhere
+            then = "its frozen requests go on when that is over" if lane.frozen else "it has to go first"
+            return Hold(lane.model, Reason.DEVICE.because(f"{out[0].why_out}, and it sleeps there; {then}"))
         claims = claims_at(lane, self._rules)
         reach = lane.wish.ids or self._ledger.devices
         if self._closed and all(d in self._closed for d in reach):

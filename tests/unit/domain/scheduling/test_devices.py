@@ -32,13 +32,14 @@ def test_who_waits_for_a_device_that_is_out_of_use_is_told_so() -> None:
 
 
 def test_a_sleeper_is_not_woken_on_a_device_that_is_out_of_use() -> None:
-    """Its engine would fail there. Frozen requests have no other place to go on, so for them it is tried."""
+    """Its engine would fail there. Frozen requests have no other place to go on: they wait for the device, and nobody goes for
+    a wake that cannot be."""
     book = Ledger({"d0": SICK}).adopt("s", {"d0": 60})
     (held,) = run([lane("s", State.SLEEPING)], book, sleeper("s"))
     assert held == Hold("s", "device: d0 is out of use: it is lost, and it sleeps there; it has to go first")
-    (woken,) = run([lane("s", State.SLEEPING, frozen=2, frozen_since=90.0)], book, sleeper("s", frozen=2))
-    assert isinstance(woken, Load)
-    assert woken.device_bytes == {"d0": 60}
+    (held,) = run([lane("s", State.SLEEPING, frozen=2, frozen_since=9.0)], book, sleeper("s", frozen=2))
+    assert isinstance(held, Hold)
+    assert held.reason.endswith("it sleeps there; its frozen requests go on when that is over")
 
 
 def test_of_several_devices_the_fullest_is_taken_or_with_spread_the_emptiest() -> None:
