@@ -43,9 +43,21 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "sleep-goes-on-after-a-kill", "a sleep that was called off is gone on with",
+        "backend/vllm_mm/engine/instance.py",
+        "before.state in {State.READY, State.SUSPENDING}:", "before.state is State.READY:",
+        ("tests/unit/manager/test_promises.py::test_a_sleep_that_is_called_off_is_not_gone_on_with",),
+    ),
+    Mutant(
+        "failures-of-another-launch", "what is left of an earlier launch fails, and ends the present one",
+        "backend/vllm_mm/engine/instance.py",
+        "self.tell(lc.Unhealthy(generation, f", "self.tell(lc.Unhealthy(self._state.generation, f",
+        ("tests/unit/manager/test_promises.py::test_a_failing_task_of_an_earlier_launch_does_not_end_the_present_one",),
+    ),
+    Mutant(
         "frozen-cut-for-a-hiccup", "a device that is out of use for a moment costs the requests that are frozen there",
         "backend/vllm_mm/engine/manager.py",
-        "            sleeper.gate.frozen and now < since + DEVICE_PATIENCE\n", "            False\n",
+        "            and not (sleeper.gate.frozen and now < since + DEVICE_PATIENCE)\n", "",
         ("tests/unit/manager/test_promises.py::test_frozen_requests_outlive_a_device_that_is_out_of_use_for_a_while",),
     ),
     Mutant(

@@ -202,3 +202,15 @@ async def test_listens(where: Path | None, tmp_path: Path) -> None:
     closed = ControlChannel(address, timeout=0.5)
     assert not closed.listens()
     await closed.close()
+
+
+async def test_a_channel_that_is_closed_under_a_question_is_a_dead_engine(where: Path | None) -> None:
+    """Whether it was closed before or while the question is asked: the launch is being ended, and that is no fault to be logged."""
+    async with engine(lambda _: (0, b""), where) as (channel, _):
+        asking = asyncio.create_task(channel.is_sleeping())
+        await asyncio.sleep(0.05)
+        await channel.close()
+        with pytest.raises(UpstreamDied):
+            await asking
+        with pytest.raises(UpstreamDied, match="the channel was closed"):
+            await channel.is_sleeping()

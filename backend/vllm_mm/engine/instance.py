@@ -63,7 +63,7 @@ class ModelInstance:
         self._inbox: deque[tuple[lc.Input, asyncio.Future[None] | None]] = deque()
         self._busy = False
         self._timer: Timer | None = None
-        self.tasks = Tasks(self._task_failed)
+        self.tasks = Tasks(self._task_failed, lambda: self._state.generation)
         """Of this actor and of its runs."""
         self._run: Run | None = None
         """The present launch, or the last one."""
@@ -272,7 +272,7 @@ class ModelInstance:
                 answer.set_exception(Conflict(refused))
 
     def _entered(self, before: Instance, after: Instance) -> None:
-        if before.state in lc.LOADING or before.state is State.READY:
+        if before.state in lc.LOADING or before.state in {State.READY, State.SUSPENDING}:
             self.tasks.stop_watching()
         if after.state is State.READY:
             self.tasks.watch(self._present().monitor())
@@ -317,7 +317,7 @@ class ModelInstance:
                 data = {"count": thawed.leases, "frozen_s": round(thawed.seconds, 3), "generation": generation}
                 self.emit("lease.thawed", cause="awake", data=data)
             case lc.Suspend():
-                self.tasks.run(self._present().suspend(keep=effect.keep))
+                self.tasks.watch(self._present().suspend(keep=effect.keep))
             case lc.WakeEngine():
                 self.tasks.watch(self._present().wake())
             case lc.StopProcess():
@@ -337,9 +337,9 @@ class ModelInstance:
         """An event of this model; for the actor and its runs."""
         self._tools.journal.emit(kind, model=self.spec.id, cause=cause, data=data)
 
-    def _task_failed(self, error: BaseException) -> None:
+    def _task_failed(self, error: BaseException, generation: int) -> None:
         log.error("%s: a task of the instance failed", self.spec.id, exc_info=error)
-        self.tell(lc.Unhealthy(self._state.generation, f"internal error: {error!r}"))
+        self.tell(lc.Unhealthy(generation, f"internal error: {error!r}"))
 
     def _present(self) -> Run:
         if self._run is None:

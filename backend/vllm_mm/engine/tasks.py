@@ -6,10 +6,11 @@ from typing import Any
 
 
 class Tasks:
-    """`on_error` is told of each task that failed."""
+    """`on_error` is told of each task that failed, with the `generation` of the launch in which it began."""
 
-    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_error: Callable[[BaseException, int], None], generation: Callable[[], int]) -> None:
         self._on_error = on_error
+        self._generation = generation
         self._lasting: set[asyncio.Task[None]] = set()
         self._watchers: set[asyncio.Task[None]] = set()
 
@@ -36,12 +37,12 @@ class Tasks:
         await asyncio.gather(*self._lasting, return_exceptions=True)
 
     def _keep(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task, generation = asyncio.get_running_loop().create_task(work), self._generation()
         group.add(task)
         task.add_done_callback(group.discard)
-        task.add_done_callback(self._report)
+        task.add_done_callback(lambda done: self._report(done, generation))
         return task
 
-    def _report(self, task: asyncio.Task[None]) -> None:
+    def _report(self, task: asyncio.Task[None], generation: int) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_error(error)
+            self._on_error(error, generation)

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from fakes_engine import World, model, world
 from vllm_mm.control import reload
@@ -180,3 +183,73 @@ async def test_frozen_requests_outlive_a_device_that_is_out_of_use_for_a_while()
         await ours.complete()
         await until(w, "b", State.READY)
         await theirs.complete()
+
+
+async def test_a_sleep_that_is_called_off_is_not_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kill while the engine goes to sleep: what waits for its sleep ends with it, and says nothing about the next launch."""
+    async with world(sleeper("a"), devices=[Device("sim0", 15 * GIB, kind="sim")], policy=PREEMPT) as w:
+        await w.ready("a")
+        w.processes["a"].frees = False  # it is looked for its memory for some seconds
+        await w.manager.sleep("a", "test")
+        await w.clock.advance(0.5)
+        a = w.manager.require("a")
+        assert a.state is State.SUSPENDING
+        w.processes["a"].release_stop.clear()
+        await w.manager.stop("a", "test", force=True)
+        looks = 0
+        held = w.inventory.held
+
+        async def look(token: str) -> Mapping[str, int]:
+            nonlocal looks
+            looks += 1
+            return await held(token)
+
+        monkeypatch.setattr(w.inventory, "held", look)
+        await w.clock.advance(1.0)
+        assert (a.state, looks) == (State.STOPPING, 0)
+        w.processes["a"].release_stop.set()
+        await until(w, "a", State.STOPPED)
+        await w.ready("a")
+        assert a.state is State.READY
+        assert not [r for r in caplog.records if r.exc_info]
+
+
+async def test_a_failing_task_of_an_earlier_launch_does_not_end_the_present_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is logged, and is about the launch in which it began."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        a, fail = w.manager.require("a"), asyncio.Event()
+
+        async def late() -> None:
+            await fail.wait()
+            raise RuntimeError("too late")
+
+        a.tasks.run(late())
+        await w.manager.stop("a", "test")
+        await until(w, "a", State.STOPPED)
+        await w.ready("a")
+        fail.set()
+        await w.clock.advance(1.0)
+        assert a.state is State.READY
+        assert "too late" in caplog.text
+
+
+async def test_a_load_whose_reservation_is_gone_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a load that ended without a word."""
+    async with world(model("a")) as w:
+        written, lost = w.manager._written, []
+
+        async def loses(*args: Any) -> bool:
+            answer = await written(*args)
+            if not lost:
+                lost.append(True)
+                w.manager._room.release("a")
+            return answer
+
+        monkeypatch.setattr(w.manager, "_written", loses)
+        await w.ready("a")
+        assert w.journal.kinds("a").count("swap.given_up") == 1

@@ -185,6 +185,13 @@ class ControlChannel:
             raise UpstreamTimeout(
                 f"the engine at {self._address} did not answer {method} {path} within {seconds:g} s"
             ) from error
+        except RuntimeError as error:
+            if not self._client.is_closed:
+                raise
+            # httpx says it so when its client was closed before or during a question: the launch is being ended.
+            raise UpstreamDied(
+                f"{method} {path} at {self._address}: the channel was closed", sent=False, started=False
+            ) from error
         except httpx.HTTPError as error:
             sent = not isinstance(error, httpx.ConnectError)
             raise UpstreamDied(
