@@ -194,9 +194,11 @@ class Swaps(Lets):
         """Wait for the room, then start (or wake). Every way out settles the load."""
         model = loading.load.model
         instance = self._instances[model]
-        held = dict(self._room.ledger.reservations[model].held)
+        held: Mapping[str, int] = {}
         patience = self._policy.drain_timeout + 3 * self._policy.timeouts.stop + instance.spec.start.deadline
         try:
+            if (own := self._room.ledger.reservations.get(model)) is not None:
+                held = dict(own.held)
             async with asyncio.timeout(patience):
                 await self._room.take(model)
             await self._look_again()
