@@ -20,7 +20,7 @@ class Waiting:
 
 
 def lane(instance: ModelInstance, waiting: Waiting, wish: Wish | None, *, loading: bool, per_device: int) -> Lane:
-    """Those who wait for a model. `loading`: a load of it is decided, so it counts as starting; `per_device` in bytes."""
+    """Those who wait for a model, whose turn is that of the highest priority among them. `loading`: a load of it is decided, so it counts as starting; `per_device` in bytes."""
     state = State.STARTING if loading else instance.state
     return Lane(
         model=instance.spec.id, state=state, tickets=waiting.tickets, turns=waiting.turns,
@@ -28,7 +28,7 @@ def lane(instance: ModelInstance, waiting: Waiting, wish: Wish | None, *, loadin
         urgent=wish is not None and wish.urgent,
         served_until=instance.gate.closed_at,
         wish=instance.spec.devices, per_device=per_device,
-        free_slots=instance.gate.free, priority=instance.spec.priority,
+        free_slots=instance.gate.free, priority=max((instance.spec.priority, *(t.priority for t in waiting.tickets))),
         frozen=instance.gate.frozen, frozen_since=instance.gate.frozen_since,
     )  # fmt: skip
 

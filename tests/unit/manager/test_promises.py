@@ -16,6 +16,7 @@ from vllm_mm.domain.lifecycle import OnTimeout, State
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, SleepSpec
+from vllm_mm.engine import survey
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.wire import UpstreamRequest
 
@@ -253,3 +254,13 @@ async def test_a_load_whose_reservation_is_gone_is_decided_again(monkeypatch: py
         monkeypatch.setattr(w.manager, "_written", loses)
         await w.ready("a")
         assert w.journal.kinds("a").count("swap.given_up") == 1
+
+
+async def test_the_highest_priority_among_those_who_wait_is_their_models() -> None:
+    """Beside its own, which it never falls below."""
+    async with world(model("a", priority=3), capacity=5) as w:
+        a = w.manager.require("a")
+        for priorities, found in (((), 3), ((0, -5), 3), ((0, 7), 7)):
+            tickets = tuple(w.ticket("a", priority=p) for p in priorities)
+            lane = survey.lane(a, survey.Waiting("a", tickets), None, loading=False, per_device=1)
+            assert lane.priority == found
