@@ -86,3 +86,42 @@ async def test_a_frozen_stream_outlives_a_device_that_is_out_of_use_for_a_while(
         await it.written()
         assert "lease.revoked" not in it.events()
         await it.quiet()
+
+
+async def test_a_lease_on_a_device_lets_streams_finish() -> None:
+    """Under `preempt` too, for a frozen stream would stand still for the lease's whole time. The lease names whom it waits for."""
+    models = {"a": sim(tokens_per_second=100)}
+    async with running(models, memory="12GiB", swap=SWAP, host_memory=ROOMY) as it:
+        await it.ready("a")
+        stream = Stream(it, progress=False)
+        await it.in_flight("a", 1)
+        url = f"{it.url}/api/devices/sim0/leases"
+        asked = await it.client.post(url, params={"wait": 1}, json={"free": "12GiB", "for": "1h"})
+        assert asked.json()["stage"] == "asked"
+        assert asked.json()["reason"] == "waits until what runs has finished: a (1 in flight)"
+        await whole(stream)
+        await it.until("a", "stopped", "sleeping")
+        await it.written()
+        assert "lease.frozen" not in it.events("a")
+        await it.client.delete(f"{it.url}/api/devices/leases/{asked.json()['id']}")
+        await it.until("a", "ready")
+
+
+async def test_the_priority_of_a_request_decides_between_models() -> None:
+    """As its header asks: the model of the more urgent one goes first, though fewer wait for it and they came later."""
+    models = {"a": sim(), "low": sim(), "zhigh": sim()}
+    async with running(models, memory="12GiB", swap={"max_wait": "60s", "min_dwell": "3s"}) as it:
+        await it.ready("a")
+
+        async def ask(model: str, priority: int) -> int:
+            body = {"model": model, "prompt": "hi", "max_tokens": 4}
+            headers = {"x-vllm-mm-priority": str(priority), "x-vllm-mm-wait": "60"}
+            return (await it.client.post(f"{it.url}/v1/completions", json=body, headers=headers)).status_code
+
+        asked = [asyncio.create_task(ask("low", 0)) for _ in range(3)]
+        await it.until_queued(3)
+        asked.append(asyncio.create_task(ask("zhigh", 10)))
+        assert await asyncio.gather(*asked) == [200] * 4
+        await it.written()
+        planned = it.serving.rows("select model from events where kind = 'swap.planned' order by seq")
+        assert [model for (model,) in planned] == ["a", "zhigh", "low"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vllm_mm.clock import Clock
-from vllm_mm.domain.device_leases import LONGEST, DeviceLease, Stage
+from vllm_mm.domain.device_leases import LONGEST, MEMORY, DeviceLease, Stage
 from vllm_mm.domain.errors import BadRequest, Conflict, MMError, NotFound
 from vllm_mm.domain.lifecycle import LOADING, State
 from vllm_mm.domain.reasons import Reason
@@ -178,7 +178,10 @@ class DeviceLeases:
             self._manager.give_back(lease.name)
             self._leases[lease.id] = lease.waits(str(error))
             return
-        if foreign is not None:
+        if foreign is None:
+            busy = self._manager.still_busy(e.model for e in lease.evicted)
+            self._leases[lease.id] = lease.waits(f"waits until what runs has finished: {busy}" if busy else MEMORY)
+        else:
             self._leases[lease.id] = held = lease.holds(self._clock.wall(), foreign)
             self._emit("held", held, held.by, evicted=[e.model for e in held.evicted], ends_at=held.ends_at)
             self._tell()

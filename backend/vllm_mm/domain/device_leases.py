@@ -13,6 +13,9 @@ PATIENCE = 600.0
 """Seconds that one that was asked for waits for its room."""
 
 
+MEMORY = "waits until the memory is free"
+
+
 class Stage(StrEnum):
     ASKED = "asked"
     """Waits for its room: those in the way are told to go."""
@@ -70,7 +73,7 @@ class DeviceLease:
 
     def evicts(self, evicted: tuple[Evicted, ...]) -> "DeviceLease":
         """They were told to go."""
-        return replace(self, evicted=(*self.evicted, *evicted), reason="waits until the memory is free")
+        return replace(self, evicted=(*self.evicted, *evicted), reason=MEMORY)
 
     def holds(self, now: float, foreign: int) -> "DeviceLease":
         """The room is there."""

@@ -3,10 +3,10 @@ is: it makes room as for a load, and holds it."""
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from vllm_mm.domain.device_leases import Evicted
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import OnTimeout, State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import NoPlacement, Placement, place
 from vllm_mm.domain.scheduling import Load, View
@@ -28,7 +28,7 @@ class Lets(Acts):
     async def _look_again(self) -> None: ...
 
     @abstractmethod
-    def _evict(self, victim: ModelInstance, load: Load) -> None: ...
+    def _evict(self, victim: ModelInstance, load: Load, on_timeout: OnTimeout | None = None) -> None: ...
 
     def could_let(self, device: str, size: int) -> Placement | NoPlacement:
         """Who would go for `size` bytes of `device`, or why that cannot be. An operator asks: the busy go too."""
@@ -55,7 +55,8 @@ class Lets(Acts):
             evicted = tuple(Evicted(v.spec.id, v.state is State.READY or v.spec.preload) for v in victims)
             load = Load(name, dict(found.device_bytes), found.victims, Reason.OPERATOR.because("asked for the room"))
             for victim in victims:
-                self._evict(victim, load)
+                # Not frozen: nobody knows for how long that would be, and no client waits for a lease's whole time.
+                self._evict(victim, load, OnTimeout.WAIT)
             return evicted
 
     def taken_up(self, name: str) -> int | None:
@@ -64,6 +65,15 @@ class Lets(Acts):
         if reason := self._room.ledger.broken(name):
             raise ValueError(reason)
         return self._room.take_up(name)
+
+    def still_busy(self, models: Iterable[str]) -> str:
+        """Who of those that were told to go still has requests that it lets finish, for people; empty when none has."""
+        busy = [
+            i
+            for m in models
+            if (i := self._instances.get(m)) is not None and i.state is State.DRAINING and i.gate.count
+        ]
+        return ", ".join(f"{i.spec.id} ({i.gate.count} in flight)" for i in busy)
 
     def let_again(self, name: str, device: str, size: int, foreign: int) -> None:
         """It was held by an earlier controller."""

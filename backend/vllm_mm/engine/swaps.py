@@ -17,7 +17,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ConfigError, Conflict, MMError, StartFailed
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.launches import LaunchRecord
-from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, State, Then
+from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, State, Then
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.scheduling import Load, View
 from vllm_mm.domain.specs import ModelSpec
@@ -172,8 +172,9 @@ class Swaps(Lets):
             f"request {first}" if first else Reason.THAW.because(f"{instance.gate.frozen} of its requests are frozen")
         )
 
-    def _evict(self, victim: ModelInstance, load: Load) -> None:
-        """Its memory was promised away: to sleep with it where that is possible, else it is stopped."""
+    def _evict(self, victim: ModelInstance, load: Load, on_timeout: OnTimeout | None = None) -> None:
+        """Its memory was promised away: to sleep with it where that is possible, else it is stopped. `on_timeout`: what becomes of
+        requests that take longer than a drain, where it is not what the policy says."""
         goal = Goal.STOP
         if victim.state is State.READY:
             fate = self.fate(victim.spec.id)
@@ -181,7 +182,7 @@ class Swaps(Lets):
             if goal is Goal.SLEEP:
                 self._lay_down(victim, fate)
         cause = Reason.EVICTED.because(f"room for {load.model} ({load.reason})")
-        victim.tell(Drain(goal, self._policy.drain_timeout, cause, self._policy.on_drain_timeout))
+        victim.tell(Drain(goal, self._policy.drain_timeout, cause, on_timeout or self._policy.on_drain_timeout))
 
     async def _start_cold(self, loading: Loading) -> None:
         """The wake failed: those who wait for the load get a start, in the room that it has."""

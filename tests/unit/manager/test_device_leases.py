@@ -13,7 +13,7 @@ from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.plan import Act, plan
 from vllm_mm.domain.device_leases import DeviceLease, Stage
 from vllm_mm.domain.errors import BadRequest, Conflict, NotFound
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import OnTimeout, State
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec, StartLimits
 from vllm_mm.engine.policy import Policy
@@ -115,15 +115,19 @@ async def test_the_cheapest_goes_and_comes_back() -> None:
 
 
 async def test_busy_models_finish_what_runs() -> None:
-    """The drain of a load: with `wait` it is told how it stands, and that it holds."""
-    async with running(model("a", 20)) as (w, leases):
+    """However long it takes and whatever `swap.on_drain_timeout` says, for nobody could wait frozen for a whole lease. With `wait`
+    it is told how it stands, and that it holds."""
+    spec = model("a", 20, engine=EngineKind.SIM, command=())
+    policy = Policy(drain_timeout=5.0, on_drain_timeout=OnTimeout.FREEZE)
+    async with running(spec, policy=policy, devices=[replace(ONE[0], kind="sim")]) as (w, leases):
         await w.ready("a")
         running_lease = await w.queue.admit(w.ticket("a"))
         lease = await leases.ask("gpu0", 10 * GIB, HOUR, "", "ada")
         waiting = asyncio.create_task(leases.settled(lease, 30))
-        await w.clock.advance(2)
+        await w.clock.advance(20)
         assert (state(w, "a"), waiting.done()) == (State.DRAINING, False)
-        assert (await leases.settled(lease, 0)).reason == "waits until the memory is free"
+        reason = (await leases.settled(lease, 0)).reason
+        assert reason == "waits until what runs has finished: a (1 in flight)"
         w.manager.take_back(running_lease)
         await w.clock.advance(1)
         assert waiting.result().stage is Stage.HELD
