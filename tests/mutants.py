@@ -43,6 +43,12 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "frozen-weights-uncounted", "what a model with level 2 keeps in host memory for frozen requests is not counted",
+        "backend/vllm_mm/engine/manager.py",
+        "self._tiers.take(instance, self.ledger, frozen=after.frozen)", "self._tiers.take(instance, self.ledger)",
+        ("tests/unit/manager/test_promises.py::test_what_is_frozen_takes_host_memory_also_where_sleep_takes_none",),
+    ),
+    Mutant(
         "sleep-goes-on-after-a-kill", "a sleep that was called off is gone on with",
         "backend/vllm_mm/engine/instance.py",
         "before.state in {State.READY, State.SUSPENDING}:", "before.state is State.READY:",

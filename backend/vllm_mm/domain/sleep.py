@@ -98,11 +98,18 @@ def gave_back(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
 # What it costs the host.
 
 
-def host_bytes(spec: ModelSpec, held: Mapping[str, int], kinds: Mapping[str, str], weights: int) -> int:
-    """Host memory that the engine takes asleep: about its weights at level 1, nothing to speak of at level 2. `weights`: what is
-    known of them, 0 when nothing is: then all that it holds on its devices. What it holds on a device that is the host's
+def level(spec: ModelSpec, *, frozen: bool) -> int:
+    """At which it sleeps: with requests that it keeps at 1, for they need the weights as they were."""
+    return 1 if frozen else spec.sleep.level
+
+
+def host_bytes(
+    spec: ModelSpec, held: Mapping[str, int], kinds: Mapping[str, str], weights: int, *, frozen: bool = False
+) -> int:
+    """Host memory that the engine takes asleep: about its weights at level 1, nothing to speak of at level 2. `frozen`: it keeps,
+    or may keep, requests. `weights`: what is known of them, 0 when nothing is: then all that it holds on its devices. What it holds on a device that is the host's
     memory is counted there."""
-    if spec.sleep.level == 2:
+    if level(spec, frozen=frozen) == 2:
         return 0
     elsewhere = {d: size for d, size in held.items() if kinds.get(d) != "cpu"}
     if not elsewhere:

@@ -160,14 +160,15 @@ class Acts(Registry):
 
     # Sleep instead of a stop.
 
-    def fate(self, model: str) -> Fate:
-        """What would become of it if it had to go now: sleep where that is possible and there is room for it, else a stop."""
+    def fate(self, model: str, *, frozen: bool = False) -> Fate:
+        """What would become of it if it had to go now: sleep where that is possible and there is room for it, else a stop. `frozen`:
+        its sleep is to keep its requests, should they outlast the drain."""
         kept = {
             i.spec.id
             for i in self._instances.values()
             if self.pinned(i.spec) or self.loading(i.spec.id) is not None
         }  # fmt: skip
-        return self._tiers.fate(self.require(model), self.ledger, self._instances.values(), kept)
+        return self._tiers.fate(self.require(model), self.ledger, self._instances.values(), kept, frozen=frozen)
 
     def eviction_goal(self, instance: ModelInstance) -> Goal:
         return self.fate(instance.spec.id).goal if instance.state is State.READY else Goal.STOP
@@ -195,14 +196,14 @@ class Acts(Registry):
         if reason:
             raise Conflict(f"{model} cannot sleep: {reason}. Stop it instead.")
 
-    def _lay_down(self, instance: ModelInstance, fate: Fate) -> None:
+    def _lay_down(self, instance: ModelInstance, fate: Fate, *, frozen: bool = False) -> None:
         """Keep what it needs to sleep, before it is told to: host memory, and what stays of it on its devices."""
         for sleeper in fate.stops:
             cause = Reason.SLEEP_ROOM.because(
                 f"host memory for the sleep of {instance.spec.id}, which was in use later"
             )
             self._instances[sleeper].tell(Drain(Goal.STOP, self._policy.drain_timeout, cause))
-        self._tiers.take(instance, self.ledger)
+        self._tiers.take(instance, self.ledger, frozen=frozen)
         self._room.leave_asleep(instance.spec.id, self._tiers.residue(instance.spec, self.ledger))
 
     def _write_down_sleep(self, instance: ModelInstance) -> None:

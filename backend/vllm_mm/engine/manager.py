@@ -211,6 +211,8 @@ class ProcessManager(Swaps):
         stops = after.state is State.STOPPING and after.then is not Then.COLD
         if stops or (after.state is State.DRAINING and after.goal is Goal.STOP):
             self._room.leave(model)
+        if after.state is State.SUSPENDING:  # now it is known whether it keeps requests
+            self._tiers.take(instance, self.ledger, frozen=after.frozen)
         if after.state is State.SLEEPING:
             self._fell_asleep(instance)
         if before.state in lc.LOADING:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import Instance, State
+from vllm_mm.domain.sleep import level
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import command
 from vllm_mm.engine.lease import LeaseGate
@@ -286,7 +287,7 @@ class Run:
         """Put it to sleep, with the requests that it has if `keep`, and see its memory come back."""
         process = self._require_process()
         self._remember_answer(process)
-        self._level = 1 if keep else self._actor.spec.sleep.level  # what it keeps needs the weights as they were
+        self._level = level(self._actor.spec, frozen=keep)
         try:
             kept = await put_to_sleep(
                 self._require_checks(), self._actor.spec, process.record, self._tools.inventory, self._tools.clock,

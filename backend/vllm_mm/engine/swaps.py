@@ -175,14 +175,17 @@ class Swaps(Lets):
     def _evict(self, victim: ModelInstance, load: Load, on_timeout: OnTimeout | None = None) -> None:
         """Its memory was promised away: to sleep with it where that is possible, else it is stopped. `on_timeout`: what becomes of
         requests that take longer than a drain, where it is not what the policy says."""
-        goal = Goal.STOP
+        goal, then = Goal.STOP, on_timeout or self._policy.on_drain_timeout
         if victim.state is State.READY:
-            fate = self.fate(victim.spec.id)
+            freezes = then is OnTimeout.FREEZE and victim.gate.count > 0
+            fate = self.fate(victim.spec.id, frozen=freezes)
+            if freezes and fate.goal is Goal.STOP:  # a sleep without them may take less of the host's memory
+                freezes, then, fate = False, OnTimeout.CUT, self.fate(victim.spec.id)
             goal = fate.goal
             if goal is Goal.SLEEP:
-                self._lay_down(victim, fate)
+                self._lay_down(victim, fate, frozen=freezes)
         cause = Reason.EVICTED.because(f"room for {load.model} ({load.reason})")
-        victim.tell(Drain(goal, self._policy.drain_timeout, cause, on_timeout or self._policy.on_drain_timeout))
+        victim.tell(Drain(goal, self._policy.drain_timeout, cause, then))
 
     async def _start_cold(self, loading: Loading) -> None:
         """The wake failed: those who wait for the load get a start, in the room that it has."""

@@ -68,13 +68,13 @@ class Tiers:
             return {}
         return sleep.residue(spec, own.device_bytes, _kinds(ledger), self.known(spec).kept)
 
-    def host_bytes(self, instance: ModelInstance, ledger: Ledger) -> int:
-        """Host memory that it takes asleep."""
+    def host_bytes(self, instance: ModelInstance, ledger: Ledger, *, frozen: bool = False) -> int:
+        """Host memory that it takes asleep; `frozen`: if it keeps requests."""
         own = ledger.reservations.get(instance.spec.id)
         held: Mapping[str, int] = own.device_bytes if own is not None else {}
         weights = instance.facts.get("weights_gib")
         known = int(weights * GIB) * len(held) if isinstance(weights, int | float) else 0
-        return sleep.host_bytes(instance.spec, held, _kinds(ledger), known)
+        return sleep.host_bytes(instance.spec, held, _kinds(ledger), known, frozen=frozen)
 
     def fate(
         self,
@@ -82,8 +82,11 @@ class Tiers:
         ledger: Ledger,
         others: Iterable[ModelInstance],
         kept: Collection[str],
+        *,
+        frozen: bool = False,
     ) -> Fate:
-        """What becomes of it if it has to go now. `kept`: sleepers that are not stopped for it: pinned, or about to wake."""
+        """What becomes of it if it has to go now. `kept`: sleepers that are not stopped for it: pinned, or about to wake. `frozen`:
+        its sleep is to keep its requests, should they outlast the drain."""
         spec = instance.spec
         try:
             ledger.leave(spec.id, self.residue(spec, ledger))
@@ -100,13 +103,13 @@ class Tiers:
             if other is not instance
         ]  # fmt: skip
         return fate(
-            self.host, self.host_bytes(instance, ledger), sleepers,
+            self.host, self.host_bytes(instance, ledger, frozen=frozen), sleepers,
             why_not=self.why_no_sleep(spec, tuple(ledger.devices.values())), device_room=room,
         )  # fmt: skip
 
-    def take(self, instance: ModelInstance, ledger: Ledger) -> None:
-        """It holds host memory from now on."""
-        self.host = self.host.take(instance.spec.id, self.host_bytes(instance, ledger))
+    def take(self, instance: ModelInstance, ledger: Ledger, *, frozen: bool = False) -> None:
+        """It holds host memory from now on; `frozen`: as much as it takes with requests that it keeps."""
+        self.host = self.host.take(instance.spec.id, self.host_bytes(instance, ledger, frozen=frozen))
 
     def release(self, model: str) -> None:
         """Awake, or gone, or told to stop."""

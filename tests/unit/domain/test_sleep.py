@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.sleep import FAILURES, Experience, Trial, gave_back, host_bytes, residue, why_no_sleep
+from vllm_mm.domain.sleep import FAILURES, Experience, Trial, gave_back, host_bytes, level, residue, why_no_sleep
 from vllm_mm.domain.specs import GIB, DeviceWish, EngineKind, ModelSpec, SleepMode, SleepSpec
 from vllm_mm.domain.states import Outcome
 
@@ -137,3 +137,12 @@ def test_what_sleeps_taught_counts_as_long_as_the_terms_are_the_same() -> None:
     assert known.trial.why_no_sleep
     other = known.under(SleepSpec(SleepMode.ALWAYS))
     assert (other.trial, other.kept) == (Trial(), known.kept)
+
+
+def test_with_requests_it_sleeps_at_level_1_and_costs_the_host_its_weights() -> None:
+    """Whatever level is declared: they need the weights as they were."""
+    spec = ModelSpec("m", engine=EngineKind.SIM, sim={"weights": "8GiB"}, sleep=SleepSpec(level=2))
+    held, kinds = {"d0": 10 * GIB}, {"d0": "sim"}
+    assert (level(spec, frozen=False), level(spec, frozen=True)) == (2, 1)
+    assert host_bytes(spec, held, kinds, 0) == 0
+    assert host_bytes(spec, held, kinds, 0, frozen=True) == 8 * GIB

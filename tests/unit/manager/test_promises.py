@@ -264,3 +264,39 @@ async def test_the_highest_priority_among_those_who_wait_is_their_models() -> No
             tickets = tuple(w.ticket("a", priority=p) for p in priorities)
             lane = survey.lane(a, survey.Waiting("a", tickets), None, loading=False, per_device=1)
             assert lane.priority == found
+
+
+def level_2(name: str) -> ModelSpec:
+    return sleeper(name, sleep=SleepSpec(level=2), sim={"weights": "8GiB"})
+
+
+async def test_what_is_frozen_takes_host_memory_also_where_sleep_takes_none() -> None:
+    """With requests it sleeps at level 1: its weights are counted while it does, and not once it is awake."""
+    policy = replace(PREEMPT, sleep_budget=10 * GIB)
+    async with frozen(level_2("a"), sleeper("b"), policy) as (w, ours, theirs):
+        assert w.manager.host_memory.held == {"a": 8 * GIB}
+        assert w.processes["a"].wakes == [("level 1",)]
+        await theirs.complete()
+        await until(w, "a", State.READY)
+        assert "a" not in w.manager.host_memory.held
+        await ours.complete()
+        await w.ready("b")
+        assert w.manager.require("a").state is State.SLEEPING
+        assert w.manager.host_memory.held["a"] == 0
+        assert w.processes["a"].wakes[-1] == ("level 2",)
+
+
+async def test_nothing_is_frozen_where_the_host_has_no_memory_for_it() -> None:
+    """Its requests are cut when the drain has taken its time, and it sleeps without them, at its own level."""
+    policy = replace(PREEMPT, sleep_budget=GIB)
+    async with world(level_2("a"), sleeper("b"), devices=[Device("sim0", 15 * GIB, kind="sim")], policy=policy) as w:
+        await w.ready("a")
+        stream = Streams(w, "a")
+        await w.clock.settle()
+        other = Streams(w, "b")
+        await until(w, "a", State.SLEEPING)
+        assert isinstance(stream.task.exception(), RequestCut)
+        assert w.processes["a"].wakes == [("level 2",)]
+        assert w.manager.host_memory.used == 0
+        await until(w, "b", State.READY)
+        await other.complete()
