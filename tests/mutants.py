@@ -43,6 +43,12 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "host-memory-taken-before-it-is-free", "a sleep begins while the sleeper that is stopped for it still holds its weights",
+        "backend/vllm_mm/engine/manager.py",
+        "            self._tiers.leave(model)  # it holds it until it is gone\n", "            self._tiers.release(model)\n",
+        ("tests/unit/manager/test_promises.py::test_a_sleep_waits_for_the_host_memory_of_the_one_that_is_stopped_for_it",),
+    ),
+    Mutant(
         "frozen-weights-uncounted", "what a model with level 2 keeps in host memory for frozen requests is not counted",
         "backend/vllm_mm/engine/manager.py",
         "self._tiers.take(instance, self.ledger, frozen=after.frozen)", "self._tiers.take(instance, self.ledger)",

@@ -15,10 +15,18 @@ class HostMemory:
     budget: int | None
     """None: as much as anybody wants."""
     held: Mapping[str, int] = field(default_factory=dict[str, int])
+    leaving: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Who was told to stop and is not gone: a decision may count on that memory, a sleep may not use it yet."""
 
     @property
     def used(self) -> int:
-        return sum(self.held.values())
+        return sum(self.held.values()) + sum(self.leaving.values())
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """Who has to be gone before one that was promised memory may take it; nobody when it is there already."""
+        over = self.budget is not None and self.used > self.budget
+        return tuple(self.leaving) if over else ()
 
     def lacks(self, size: int, without: Sequence[str] = ()) -> int:
         """Bytes by which `size` more would exceed the budget once those in `without` are gone; 0 when it fits."""
@@ -31,9 +39,16 @@ class HostMemory:
         """Replaces what `model` held before. A fact or a decision that was made: may exceed."""
         return replace(self, held={**self.held, model: size})
 
+    def leave(self, model: str) -> "HostMemory":
+        """It sleeps, or goes to sleep, and was told to stop. Unknown models change nothing."""
+        if model not in self.held:
+            return self
+        return replace(self.release(model), leaving={**self.leaving, model: self.held[model]})
+
     def release(self, model: str) -> "HostMemory":
         """Awake, or gone. Unknown models change nothing."""
-        return replace(self, held={m: n for m, n in self.held.items() if m != model})
+        held, leaving = ({m: n for m, n in sizes.items() if m != model} for sizes in (self.held, self.leaving))
+        return replace(self, held=held, leaving=leaving)
 
 
 @dataclass(frozen=True, slots=True)

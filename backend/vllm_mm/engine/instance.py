@@ -48,6 +48,10 @@ class InstanceHost(Protocol):
 
     def gives_more(self, instance: "ModelInstance") -> bool: ...
 
+    async def host_room(self) -> str:
+        """Wait until the host has the memory that its sleepers were promised; why it has not, or empty."""
+        ...
+
 
 class ModelInstance:
     """The actor of one model. `tell` it facts and commands; `ask` when the answer matters."""
@@ -152,6 +156,10 @@ class ModelInstance:
     @property
     def _process(self) -> EngineProcess | None:
         return self._run.process if self._run is not None else None
+
+    async def host_room(self) -> str:
+        """Before it sleeps: wait until the host's memory is there; why it is not, or empty."""
+        return await self._host.host_room()
 
     def gives_more(self) -> bool:
         """Of a start that just failed: whether the next one is given more memory, for what its log told."""

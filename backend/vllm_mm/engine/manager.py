@@ -19,6 +19,7 @@ from vllm_mm.engine.leasing import Leasing, Looking
 from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.engine.progress import PROFILED_FROM
 from vllm_mm.engine.registry import on_its_way_out
+from vllm_mm.engine.run import MEMORY_DEADLINE
 from vllm_mm.engine.survey import Waiting
 from vllm_mm.engine.swaps import Swaps
 from vllm_mm.engine.tools import Tools
@@ -206,7 +207,9 @@ class ProcessManager(Swaps):
         self._out_since.pop(model, None)
         if after.state is State.STOPPING:
             self._endings.note(model, Ending(after.generation, self._tools.clock.wall(), after.reason))
-        if not _may_sleep(after):
+        if after.state is State.STOPPING and _may_sleep(before) and before.state is not State.DRAINING:
+            self._tiers.leave(model)  # it holds it until it is gone
+        elif not _may_sleep(after):
             self._tiers.release(model)
         stops = after.state is State.STOPPING and after.then is not Then.COLD
         if stops or (after.state is State.DRAINING and after.goal is Goal.STOP):
@@ -243,6 +246,9 @@ class ProcessManager(Swaps):
                 Reason.SLEEPLESS.because(verdict.reason),
                 data,
             )
+
+    async def host_room(self) -> str:
+        return await self._tiers.room(self._tools.clock, self._policy.timeouts.stop + MEMORY_DEADLINE)
 
     def slot_freed(self, model: str) -> None:
         queue = self._queue

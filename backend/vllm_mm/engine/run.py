@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import Instance, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.sleep import level
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import command
@@ -63,6 +64,7 @@ class Actor(Protocol):
     def tasks(self) -> Tasks: ...
     def tell(self, event: lc.Input) -> None: ...
     def gives_more(self) -> bool: ...
+    async def host_room(self) -> str: ...
     def emit(self, kind: str, *, cause: str = "", data: Mapping[str, Any] | None = None) -> None: ...
 
 
@@ -286,6 +288,9 @@ class Run:
     async def suspend(self, *, keep: bool) -> None:
         """Put it to sleep, with the requests that it has if `keep`, and see its memory come back."""
         process = self._require_process()
+        if late := await self._actor.host_room():
+            self._actor.tell(lc.Drain(lc.Goal.STOP, 0.0, Reason.EVICTED.because(late)))
+            return
         self._remember_answer(process)
         self._level = level(self._actor.spec, frozen=keep)
         try:

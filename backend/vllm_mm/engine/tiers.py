@@ -1,9 +1,11 @@
 """What is known of sleep: the host's memory for it, what stays on the devices, and what earlier sleeps
 taught. Decides by `domain.tiers` and `domain.sleep`; tells nobody to do anything."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from vllm_mm.clock import Clock
 from vllm_mm.domain import sleep
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.ledger import Device, Ledger
@@ -31,6 +33,8 @@ class Tiers:
     def __init__(self, budget: int | None) -> None:
         """`budget`: bytes of host memory for all sleepers together; None means without a bound."""
         self.host = HostMemory(budget)
+        self._released: set[asyncio.Future[None]] = set()
+        """Those who wait for host memory."""
         self._known: dict[tuple[str, int], Experience] = {}
         """By fingerprint and level."""
 
@@ -111,9 +115,31 @@ class Tiers:
         """It holds host memory from now on; `frozen`: as much as it takes with requests that it keeps."""
         self.host = self.host.take(instance.spec.id, self.host_bytes(instance, ledger, frozen=frozen))
 
+    def leave(self, model: str) -> None:
+        """Told to stop while it holds host memory."""
+        self.host = self.host.leave(model)
+
     def release(self, model: str) -> None:
-        """Awake, or gone, or told to stop."""
+        """Awake, or gone, or told to stop before it took any."""
         self.host = self.host.release(model)
+        for waker in self._released:
+            if not waker.done():
+                waker.set_result(None)
+
+    async def room(self, clock: Clock, seconds: float) -> str:
+        """Wait, at most so long, until those who were stopped for a sleep have given the host's memory back. Returns who has not,
+        for people; empty when it is there."""
+        until = clock.now() + seconds
+        while (names := self.host.waits_for) and clock.now() < until:
+            waker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._released.add(waker)
+            timer = clock.call_at(until, lambda waker=waker: waker.done() or waker.set_result(None))
+            try:
+                await waker
+            finally:
+                timer.cancel()
+                self._released.discard(waker)
+        return f"{', '.join(names)} did not give the host's memory back in {seconds:.0f} s" if names else ""
 
 
 def _kinds(ledger: Ledger) -> Mapping[str, str]:

@@ -87,3 +87,14 @@ def test_the_budget_holds_once_the_stopped_are_gone(
     else:
         assert not book.lacks(need, found.stops)
         assert not found.stops or book.lacks(need, found.stops[:-1])
+
+
+def test_a_decision_counts_on_who_leaves_and_a_sleep_waits_for_it() -> None:
+    """What a sleeper holds is there to be promised when it was told to stop, and to be used when it is gone."""
+    before = host(10, a=8).leave("a").leave("unknown")
+    assert (before.used, before.lacks(8), before.waits_for) == (8, 0, ())
+    promised = before.take("b", 8)
+    assert (promised.used, promised.waits_for) == (16, ("a",))
+    gone = promised.release("a")
+    assert (gone.used, gone.leaving, gone.waits_for) == (8, {}, ())
+    assert host(None, a=8).leave("a").take("b", 8).waits_for == ()

@@ -300,3 +300,31 @@ async def test_nothing_is_frozen_where_the_host_has_no_memory_for_it() -> None:
         assert w.manager.host_memory.used == 0
         await until(w, "b", State.READY)
         await other.complete()
+
+
+async def test_a_sleep_waits_for_the_host_memory_of_the_one_that_is_stopped_for_it() -> None:
+    """Until that one is gone, not until it was told: the budget is never exceeded. After a deadline it is stopped instead."""
+    policy = Policy(Rules(min_dwell=0.0), sleep_budget=10 * GIB)
+    for comes in (True, False):
+        specs = [sleeper(name, sim={"weights": "8GiB"}) for name in "abc"]
+        async with world(*specs, devices=[Device("sim0", 15 * GIB, kind="sim")], policy=policy) as w:
+            await w.ready("a")
+            await w.ready("b")
+            a, b = w.manager.require("a"), w.manager.require("b")
+            assert a.state is State.SLEEPING
+            w.processes["a"].release_stop.clear()
+            await w.manager.start("c", "test")
+            await w.clock.advance(5.0)
+            assert (a.state, b.state) == (State.STOPPING, State.SUSPENDING)
+            assert w.sleeps == [("a", False)]
+            if comes:
+                w.processes["a"].release_stop.set()
+            else:
+                await w.clock.advance(60.0)
+            await until(w, "c", State.READY)
+            assert b.state is (State.SLEEPING if comes else State.STOPPED)
+            assert a.state is (State.STOPPED if comes else State.STOPPING)
+            assert w.manager.host_memory.used == 8 * GIB
+            w.processes["a"].release_stop.set()
+            await until(w, "a", State.STOPPED)
+            assert w.manager.host_memory.leaving == {}
