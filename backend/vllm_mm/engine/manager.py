@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, ShuttingDown, TornDown, UnknownModel
+from vllm_mm.domain.estimates import Span, turn
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, Kill, OnTimeout, Outcome, State, Then
 from vllm_mm.domain.reasons import Reason, split
@@ -313,7 +314,16 @@ class ProcessManager(Swaps):
     def wait_info(self, ticket: Ticket) -> WaitInfo:
         """Where a waiting request stands."""
         position, why = self._waiting.position(ticket.id, ticket.model), self._waiting.why(ticket.model)
-        return wait_info(self.require(ticket.model).snapshot, position, self.eta(ticket.model), why)
+        span = self.turn(ticket.model, position)
+        return wait_info(self.require(ticket.model).snapshot, position, span.likely if span is not None else None, why)
+
+    def turn(self, model: str, position: int) -> Span | None:
+        """From now until the request at `position` of its lane could have its lease: when the model is ready, and if that is so
+        and all its slots are taken, when as many of those have ended."""
+        instance = self._instance(model)
+        if instance is None or instance.state is not State.READY or instance.gate.free or position < 1:
+            return self.expected(model)
+        return turn(position, self._expectations.of(instance, self._tools.clock.now()).work, instance.spec.concurrency)
 
     def describe(self, model: str) -> InstanceView:
         """The instance as the admin API shows it."""

@@ -58,7 +58,7 @@ class Granter(Protocol):
 
     def eta(self, model: str) -> float | None: ...
 
-    def expected(self, model: str) -> Span | None: ...
+    def turn(self, model: str, position: int) -> Span | None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -259,13 +259,14 @@ class InferenceQueue:
         return [
             QueueEntry(
                 ticket=w.ticket.id, model=model, key=w.ticket.key, waited_s=now - w.ticket.arrived,
-                position=lane.positions()[w.ticket.id],
+                position=position,
                 deadline_in_s=w.ticket.deadline - now, eta_s=span.likely if span is not None else None,
                 at_latest_s=span.at_latest if span is not None else None, reason=reason, why=sentence,
             )
             for model, lane in self._lanes.items()
-            for span, (reason, sentence) in [(self._manager.expected(model), split(lane.why))]
-            for w in sorted(lane.waiters, key=lambda w: lane.positions()[w.ticket.id])
+            for positions, (reason, sentence) in [(lane.positions(), split(lane.why))]
+            for position, w in sorted(((positions[w.ticket.id], w) for w in lane.waiters), key=lambda at: at[0])
+            for span in [self._manager.turn(model, position)]
         ]  # fmt: skip
 
     # The working side.

@@ -110,3 +110,22 @@ async def test_slots_that_become_free_one_by_one_are_shared() -> None:
         await w.clock.advance(60.0)
         await asyncio.gather(*tasks)
         assert served[:9].count("b") == 4
+
+
+async def test_who_waits_for_a_slot_is_told_when_one_may_be_free() -> None:
+    """By the place in the lane, and by how long such requests took; not `now` for everybody because the model is ready."""
+    async with world(model("a", concurrency=2)) as w:
+        await w.ready("a")
+        for _ in range(60):
+            async with w.manager.lease(w.ticket("a")):
+                await w.clock.advance(2.0)
+        async with w.manager.lease(w.ticket("a")), w.manager.lease(w.ticket("a")):
+            tickets = [w.ticket("a") for _ in range(3)]
+            waiting = [asyncio.create_task(w.queue.admit(t)) for t in tickets]
+            await w.clock.advance(0.1)
+            assert [e.eta_s for e in w.queue.entries()] == pytest.approx([1.0, 2.0, 3.0], rel=0.1)
+            assert w.manager.wait_info(tickets[2]).eta_s == pytest.approx(3.0, rel=0.1)
+        await w.clock.advance(0.1)
+        assert [t.done() for t in waiting] == [True, True, False]  # two slots are free again
+        for task in waiting:
+            w.manager.take_back(await task)
