@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
 from freezing import SWAP, Stream, frozen
-from hard_cases import running, sim
+from hard_cases import running, sim, until
 
 ROOMY = {"sleep_budget": "60GiB"}
 
@@ -67,8 +68,8 @@ async def test_a_frozen_model_whose_size_is_changed_is_woken_as_it_is(weights: s
 @pytest.mark.parametrize("fault", ["unreadable", "Xid 79"])
 async def test_a_frozen_stream_outlives_a_device_that_is_out_of_use_for_a_while(fault: str) -> None:
     """Its engine is not stopped, nobody is frozen for a wake that cannot be, and it goes on once the device is well again."""
-    models = {"a": sim(tokens_per_second=100), "b": sim(tokens_per_second=100)}
-    async with running(models, memory="12GiB", swap={**SWAP, "max_wait": "2s"}, host_memory=ROOMY) as it:
+    models = {name: sim(tokens_per_second=30) for name in "abc"}
+    async with running(models, memory="12GiB", swap={**SWAP, "max_wait": "6s"}, host_memory=ROOMY) as it:
         await it.ready("a")
         stream = Stream(it, progress=False)
         await it.in_flight("a", 1)
@@ -77,12 +78,22 @@ async def test_a_frozen_stream_outlives_a_device_that_is_out_of_use_for_a_while(
         await it.until("b", "ready")
         (device,) = (p for p in it.serving.data.rglob("sim0") if p.is_dir())
         (device / ".fault").write_text(fault)
-        await asyncio.sleep(4)
-        assert await it.state("a") == "sleeping"
-        assert await it.state("b") == "ready"
+        # While somebody waits for memory the devices are read every second; three bad readings put one out of use.
+        third = asyncio.create_task(it.complete("c", wait=120))
+
+        async def out() -> bool:
+            return bool((await it.get("/api/devices"))[0]["problem"])
+
+        await until(out, "the device to be out of use", 5.5)
+        until_overdue = time.monotonic() + 7.0
+        while time.monotonic() < until_overdue:
+            assert await it.state("a") == "sleeping"
+            assert await it.state("b") == "ready"
+            await asyncio.sleep(0.2)
         (device / ".fault").unlink()
         await whole(stream)
         assert b"[DONE]" in (await other)[1]
+        assert (await third).status_code == 200
         await it.written()
         assert "lease.revoked" not in it.events()
         await it.quiet()
