@@ -186,7 +186,12 @@ class Chaos:
         self.outages.append((began, time.time()))
 
     async def settle(self) -> None:
-        """No more faults: everything asked comes to its end."""
+        """No more faults, those that wait for their tokens included: everything asked comes to its end."""
+        for socket in (self.serving.data / "run").glob("*/s") if self.kind.name == "sim" else ():
+            transport = httpx.AsyncHTTPTransport(uds=str(socket))
+            with contextlib.suppress(httpx.HTTPError):
+                async with httpx.AsyncClient(transport=transport, timeout=5) as direct:
+                    await direct.delete("http://engine/sim/fault")
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=self.kind.patience + 10)
         assert not self.tasks, f"{len(self.tasks)} requests did not end"
