@@ -69,7 +69,7 @@ async def test_a_frozen_model_whose_size_is_changed_is_woken_as_it_is(weights: s
 async def test_a_frozen_stream_outlives_a_device_that_is_out_of_use_for_a_while(fault: str) -> None:
     """Its engine is not stopped, nobody is frozen for a wake that cannot be, and it goes on once the device is well again."""
     models = {name: sim(tokens_per_second=30) for name in "abc"}
-    async with running(models, memory="12GiB", swap={**SWAP, "max_wait": "6s"}, host_memory=ROOMY) as it:
+    async with running(models, memory="12GiB", swap={**SWAP, "max_wait": "9s"}, host_memory=ROOMY) as it:
         await it.ready("a")
         stream = Stream(it, progress=False)
         await it.in_flight("a", 1)
@@ -84,8 +84,8 @@ async def test_a_frozen_stream_outlives_a_device_that_is_out_of_use_for_a_while(
         async def out() -> bool:
             return bool((await it.get("/api/devices"))[0]["problem"])
 
-        await until(out, "the device to be out of use", 5.5)
-        until_overdue = time.monotonic() + 7.0
+        await until(out, "the device to be out of use", 8.0)
+        until_overdue = time.monotonic() + 8.0
         while time.monotonic() < until_overdue:
             assert await it.state("a") == "sleeping"
             assert await it.state("b") == "ready"
