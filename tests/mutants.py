@@ -156,7 +156,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "orphans-unreaped-in-life", "who forked away from an engine and died stays a zombie while it runs",
         "backend/vllm_mm/engine/process.py",
-        "            await self._parts.look(lambda known=known: known)\n            children.reap_orphans()\n",
+        "            await self._parts.look(lambda known=known: known)\n            children.reap_orphans(rest=_WALK_SECONDS)\n",
         "            await self._parts.look(lambda known=known: known)\n",
         ("tests/process/test_local_launcher.py::test_who_forked_away_and_died_unseen_is_reaped_while_the_engine_runs",),
     ),

@@ -7,11 +7,15 @@ controller runs, and take a process number with it. So whoever *is* waited for s
 
 import contextlib
 import os
+import time
 
 from vllm_mm.engine import procfs
 
 _awaited: dict[int, bool] = {}
 """By pid: whether its whole session is waited for. Of the process, as its children are."""
+
+_looked_at = 0.0
+"""Monotonic seconds of the last look."""
 
 
 def expect(pid: int, *, session: bool = False) -> None:
@@ -24,9 +28,15 @@ def done(pid: int) -> None:
     _awaited.pop(pid, None)
 
 
-def reap_orphans() -> int:
+def reap_orphans(*, rest: float = 0.0) -> int:
     """Collect the dead children of other sessions that nobody expects, and tell how many. Cheap: only our own children are
-    looked at. Those of our own session are ordinary subprocesses, whose makers wait for them."""
+    looked at. Those of our own session are ordinary subprocesses, whose makers wait for them. Nothing is done when the last look
+    was less than `rest` seconds ago: each engine asks for one now and then."""
+    global _looked_at  # noqa: PLW0603  # of the process, as its children are
+    now = time.monotonic()
+    if now - _looked_at < rest:
+        return 0
+    _looked_at = now
     own, reaped = os.getsid(0), 0
     for pid in procfs.children(os.getpid()):
         stat = procfs.read_stat(pid)

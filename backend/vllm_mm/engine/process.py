@@ -155,14 +155,18 @@ class Hunt:
             self._marks[stat.id] = mark
         return mark
 
-    async def kill_all(self, clock: Clock, until: float, report: Callable[[Stat], None]) -> tuple[int, ...]:
+    async def kill_all(
+        self, clock: Clock, until: float, report: Callable[[Stat], None],
+        observe: Callable[[Iterable[int]], None] = lambda _: None,
+    ) -> tuple[int, ...]:  # fmt: skip
         """Kill and reap until two looks in a row find nobody; returns the pids that are still there at `until`.
 
-        `report` is called for each living process that is found, before it is killed.
+        `report` is called for each living process that is found, before it is killed; `observe` before that, in a thread, with
+        the pids of all of them.
         """
         pause = 0.005
         while True:
-            found = await asyncio.to_thread(self._scan_twice)
+            found = await asyncio.to_thread(self._scan_twice, observe)
             alive = [stat for stat in found.values() if not stat.dead]
             for stat in found.values():
                 if not stat.dead:
@@ -177,10 +181,13 @@ class Hunt:
             await clock.sleep(pause)
             pause = min(pause * 2, 0.1)
 
-    def _scan_twice(self) -> dict[int, Stat]:
+    def _scan_twice(self, observe: Callable[[Iterable[int]], None]) -> dict[int, Stat]:
         """The second look only if the first finds nobody alive."""
         found = self.scan()
-        return found if any(not stat.dead for stat in found.values()) else {**found, **self.scan()}
+        if all(stat.dead for stat in found.values()):
+            found |= self.scan()
+        observe([stat.pid for stat in found.values() if not stat.dead])
+        return found
 
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -299,7 +306,7 @@ class LocalProcess:
         while not self._exit.done():
             known = self._hunt.remember()
             await self._parts.look(lambda known=known: known)
-            children.reap_orphans()
+            children.reap_orphans(rest=_WALK_SECONDS)
             await self._clock.sleep(_WALK_SECONDS)
 
     def _on_exit(self) -> None:
@@ -337,11 +344,10 @@ class LocalProcess:
         orphans: dict[ProcessId, str] = {}
 
         def report(stat: Stat) -> None:
-            self._shm.observe([stat.pid])
             if stat.id not in killed_with_leader and stat.id != leader:
                 orphans.setdefault(stat.id, stat.name)
 
-        survivors = await self._hunt.kill_all(self._clock, self._until, report)
+        survivors = await self._hunt.kill_all(self._clock, self._until, report, self._shm.observe)
         found = tuple(sorted((identity.pid, name) for identity, name in orphans.items()))
         if survivors:
             _LOG.error("%s: processes %s survive SIGKILL (uninterruptible sleep?)", self._record.model, survivors)
