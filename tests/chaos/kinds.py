@@ -32,6 +32,8 @@ class Kind:
     """The longest between two rounds."""
     body: Mapping[str, Any]
     """Of every request, beside model and stream."""
+    freezes: tuple[str, ...] = ()
+    """A model whose streams take longer than a drain, and one that has no room beside it. Empty where engines cannot keep requests."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -68,7 +70,7 @@ def simulated(rounds: int) -> Kind:
     }  # fmt: skip
     return Kind(
         "sim", rounds, config, frozenset({"broken"}), waits=(0, 2, 12, 12), patience=40.0, start=30.0, pause=0.25,
-        body={"prompt": "Tell me", "max_tokens": TOKENS},
+        body={"prompt": "Tell me", "max_tokens": TOKENS}, freezes=("slow", "pair"),
     )  # fmt: skip
 
 
