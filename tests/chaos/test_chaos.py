@@ -267,18 +267,21 @@ async def freeze(chaos: Chaos) -> int:
         await chaos.client.post(f"{chaos.serving.url}/api/models/{model}/stop?wait=30")
     before = len(chaos.serving.rows("select 1 from events where kind = 'lease.frozen'"))
     body = {**chaos.kind.body, "model": slow, "stream": True, "max_tokens": 2 * TOKENS}
-    text, asked = "", None
+    text, asked, lines = "", None, list[str]()
     async with chaos.client.stream("POST", url, json=body, headers=headers) as answer:
         assert answer.status_code == 200
         async for line in answer.aiter_lines():
+            lines.append(line)
             if line.startswith("data: {"):
                 text += json.loads(line[6:])["choices"][0]["text"]
                 asked = asked or asyncio.create_task(
                     chaos.client.post(url, json={**chaos.kind.body, "model": other}, headers=headers)
                 )
-    assert line == "" or line == "data: [DONE]"
-    assert text.startswith(chaos.expected[slow]) and len(text) > len(chaos.expected[slow])
-    assert asked and (await asked).status_code == 200, "it was frozen for nobody"
+    assert lines[-2:] == ["data: [DONE]", ""]
+    assert text.startswith(chaos.expected[slow])
+    assert len(text) > len(chaos.expected[slow])
+    assert asked is not None
+    assert (await asked).status_code == 200, "it was frozen for nobody"
     return before
 
 
