@@ -366,6 +366,11 @@ MUTANTS: tuple[Mutant, ...] = (
         more=(("    _keep_titles_short()\n    start", "    importlib.import_module('tempfile').gettempdir()\n    _keep_titles_short()\n    start"),),
     ),
     Mutant(
+        "zygotes-constants", "a constant that an import made of the zygote's TMPDIR stays", "backend/vllm_mm/engine/launchers/zygote.py",
+        "        setattr(sys.modules[module], name, folder + rest)", "        pass",
+        ("tests/process/test_warm_launcher.py::test_nothing_is_inherited_but_the_log",),
+    ),
+    Mutant(
         "zygote-outlives-owner", "a zygote in an import does not see that its owner is gone",
         "backend/vllm_mm/engine/launchers/zygote.py", "    _die_with_owner(channel)\n", "",
         ("tests/process/test_warm_launcher.py::test_a_zygote_ends_with_its_owner",),

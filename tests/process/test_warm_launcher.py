@@ -122,15 +122,18 @@ async def test_a_forked_engine_looks_like_a_started_one(warm: WarmRig) -> None:
 
 
 async def test_nothing_is_inherited_but_the_log(warm: WarmRig, tmp_path: Path) -> None:
-    """Neither the zygote's socket nor anything that this process has open, inheritable or not."""
+    """Neither the zygote's socket nor anything that this process has open, inheritable or not; nor its folder for temporary files,
+    also where an import made a constant of it."""
     report = tmp_path / "report"
     code = f"""
 import os, sys
+FOLDER = os.environ.get("TMPDIR", "/tmp") + "/torch/headers"
 def report(*_):
     import tempfile
     with open({str(report)!r}, "a") as file:
         fds = sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + fd))
-        print([fd for fd in fds if fd != file.fileno()], tempfile.gettempdir(), os.environ.get("HF_TOKEN"), file=file)
+        fds = [fd for fd in fds if fd != file.fileno()]
+        print(fds, tempfile.gettempdir(), FOLDER, os.environ.get("HF_TOKEN"), file=file)
 """
     base = module_path(tmp_path / "site", code + SPY.replace("REPORT", "report"))
     inheritable = os.open(os.devnull, os.O_RDONLY)
@@ -142,8 +145,9 @@ def report(*_):
         os.close(inheritable)
     assert process.launcher == "warm"
     await until(lambda: report.exists() and report.read_text().endswith("\n"), "the engine to look around")
-    fds, temporary, token = report.read_text().splitlines()[0].rsplit(" ", 2)
+    fds, temporary, constant, token = report.read_text().splitlines()[0].rsplit(" ", 3)
     assert fds == "[0, 1, 2]"
+    assert constant == f"{temporary}/torch/headers"
     assert temporary == plan.env["TMPDIR"] == str(plan.workdir / "t")
     assert token == "hf_secret"
 

@@ -301,8 +301,23 @@ def write_marks(env_start: int, env_end: int, marks: Mapping[str, str]) -> bool:
     return True
 
 
-def _become(request: Message, log: int, answer: int) -> None:
-    """In the engine, right after the fork: everything a new program would have, but its imports. `answer` is kept open."""
+def remembered_paths(folder: str, modules: Mapping[str, Any] | None = None) -> list[tuple[str, str, str]]:
+    """(module, name, rest of the path) of every constant that an import made from `folder`. The folder is the zygote's, which may
+    be gone long before the engine is: torch compiles below such a path when a request first needs it, and cannot."""
+    found: list[tuple[str, str, str]] = []
+    if len(folder) < 2:
+        return found
+    for module, loaded in list((sys.modules if modules is None else modules).items()):
+        # Its own table: asking a module for an attribute can set off an import.
+        for name, value in list(getattr(loaded, "__dict__", {}).items()):
+            if type(value) is str and (value + "/").startswith(folder + "/"):
+                found.append((module, name, value[len(folder) :]))
+    return found
+
+
+def _become(request: Message, log: int, answer: int, remembered: Iterable[tuple[str, str, str]] = ()) -> None:
+    """In the engine, right after the fork: everything a new program would have, but its imports. `answer` is kept open;
+    `remembered` are constants below the zygote's TMPDIR."""
     for number in range(1, signal.NSIG):
         if number in (signal.SIGKILL, signal.SIGSTOP) or signal.getsignal(number) is None:
             continue
@@ -329,6 +344,9 @@ def _become(request: Message, log: int, answer: int) -> None:
     temporary = sys.modules.get("tempfile")
     if temporary is not None:
         setattr(temporary, "tempdir", None)  # noqa: B010 - it remembers the zygote's TMPDIR
+    folder = os.environ.get("TMPDIR", "")
+    for module, name, rest in remembered:
+        setattr(sys.modules[module], name, folder + rest)
     importlib.import_module("multiprocessing.process").current_process().authkey = os.urandom(32)
     numbers = sys.modules.get("numpy.random")
     if numbers is not None:
@@ -404,6 +422,7 @@ class Zygote:
         self.problems: list[str] = []
         self.seconds = 0.0
         self.forks = 0
+        self.remembered: list[tuple[str, str, str]] = []
 
     def serve(self) -> Message | None:
         """Returns in an engine with its request, and in the zygote with None when the owner is gone."""
@@ -439,6 +458,7 @@ class Zygote:
             if message["op"] == "prepare":
                 _import_platform(self.problems)
             _import_models(message["architectures"], message["model_types"], self.problems)
+        self.remembered = remembered_paths(os.environ.get("TMPDIR", "").rstrip("/"))
         gc.collect()
         gc.freeze()  # the collector's marks would make every shared page private (gc docs)
         gc.disable()
@@ -495,16 +515,16 @@ class Zygote:
                 os._exit(1)
             if engine:
                 os._exit(0)
-        _arrive(request, log, answer, between)
+        _arrive(request, log, answer, between, self.remembered)
         self.channel.detach()
         fds.clear()
         return True
 
 
-def _arrive(request: Message, log: int, answer: int, between: int) -> None:
+def _arrive(request: Message, log: int, answer: int, between: int, remembered: Iterable[tuple[str, str, str]]) -> None:
     """In the engine: become one, tell the owner, and go on only when it knows. Everything else ends the process."""
     try:
-        _become(request, log, answer)
+        _become(request, log, answer, remembered)
         until = time.monotonic() + ARRIVAL
         while os.getppid() == between:
             if time.monotonic() > until:
