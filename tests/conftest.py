@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import real_vllm
+import serving
 from rig import zombies
 
 
@@ -32,6 +33,7 @@ def pytest_configure() -> None:
 
 def pytest_sessionfinish() -> None:
     real_vllm.end_zygotes()
+    serving.end_forkeries()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -67,7 +67,7 @@ async def running(
         **config,
     }
     with tempfile.TemporaryDirectory(prefix="mm-") as folder:
-        serving = Serving(Path(folder), settings)
+        serving = Serving(Path(folder), settings, forked=True)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         async with httpx.AsyncClient(timeout=60, limits=limits) as client:
             case = Case(serving, client, settings)
@@ -143,7 +143,7 @@ class Case:
             assert answer.json()["state"] == "ready", answer.text
         return [answer.json()["pid"] for answer in answers]
 
-    async def until(self, model: str, *states: str, seconds: float = 20.0) -> dict[str, Any]:
+    async def until(self, model: str, *states: str, seconds: float = 60.0) -> dict[str, Any]:
         found: dict[str, Any] = {}
 
         async def there() -> bool:
@@ -154,13 +154,13 @@ class Case:
         await until(there, lambda: f"{model} to be {' or '.join(states)}: {json.dumps(found)}", seconds)
         return found
 
-    async def until_queued(self, count: int, seconds: float = 10.0) -> None:
+    async def until_queued(self, count: int, seconds: float = 60.0) -> None:
         async def there() -> bool:
             return (await self.get("/api/queue"))["length"] == count
 
         await until(there, f"{count} requests in the queue", seconds)
 
-    async def in_flight(self, model: str, count: int, seconds: float = 10.0) -> None:
+    async def in_flight(self, model: str, count: int, seconds: float = 60.0) -> None:
         async def there() -> bool:
             return (await self.instance(model)).get("in_flight", 0) == count
 
@@ -241,7 +241,7 @@ class Case:
 async def until(
     condition: Callable[[], object] | Callable[[], Awaitable[object]],
     what: str | Callable[[], str],
-    seconds: float = 10.0,
+    seconds: float = 60.0,
 ) -> None:
     """Poll for a fact."""
     deadline = time.monotonic() + seconds

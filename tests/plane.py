@@ -168,7 +168,7 @@ class Plane:
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
 
-    async def settled(self, rows: int, seconds: float = 5.0) -> None:
+    async def settled(self, rows: int, seconds: float = 60.0) -> None:
         """Until so many rows are there; then nothing may be left: no lease, no ticket, no request."""
         async with asyncio.timeout(seconds):
             while len(self.rows) < rows or self.gateway.running:

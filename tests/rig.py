@@ -36,7 +36,7 @@ def zombies() -> set[procfs.ProcessId]:
     return {s.id for s in procfs.table().values() if s.ppid == os.getpid() and s.dead}
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
     """Wait for a fact about another process; there is nothing to be told by."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import yaml
 
+from contract.forked import SERVER, Forked, Forkery
 from vllm_mm.engine import procfs
 from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
 
@@ -65,10 +66,28 @@ def _zygote(pid: int) -> bool:
     return marks is not None and marks.launch == ZYGOTE_TOKEN
 
 
+_FORKERIES: list[Forkery] = []
+"""At most one: made when it is first needed, and ended with the test run."""
+
+
+def _forkery() -> Forkery:
+    if not _FORKERIES:
+        _FORKERIES.append(Forkery(MARK, SERVER, blank="0" * 16))
+    return _FORKERIES[0]
+
+
+def end_forkeries() -> None:
+    while _FORKERIES:
+        _FORKERIES.pop().close()
+
+
 class Serving:
     """A server that can be killed and started again on the same data directory."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], env: Mapping[str, str] | None = None, *, forked: bool = False
+    ) -> None:
+        """`forked`: from a process that has imported it. The same program, at a tenth of the processor's time."""
         self.folder = folder
         self.data = folder / "d"
         self.config = folder / "vllm-mm.yaml"
@@ -77,7 +96,8 @@ class Serving:
         self.mark = secrets.token_hex(8)
         self.port = 0
         self._env = {**os.environ, **(env or {}), MARK: self.mark}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked = forked
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._log = (folder / "server.log").open("ab")
 
     @property
@@ -95,20 +115,13 @@ class Serving:
 
     async def start(self, seconds: float = 120.0) -> None:
         """Returns when it serves. The port of the first start is kept."""
-        argv = [
-            sys.executable,
-            "-m",
-            "vllm_mm.main",
-            "serve",
-            "--config",
-            str(self.config),
-            "--data-dir",
-            str(self.data),
-        ]
+        args = ["serve", "--config", str(self.config), "--data-dir", str(self.data), "--port", str(self.port)]
         before = (self.folder / "server.log").stat().st_size
-        self._process = subprocess.Popen(
-            [*argv, "--port", str(self.port)], env=self._env, stdout=self._log, stderr=self._log, cwd=self.folder
-        )
+        if self._forked:
+            self._process = _forkery().fork([str(SERVER.script), *args], self._env, self._log)
+        else:
+            argv = [sys.executable, "-m", "vllm_mm.main", *args]
+            self._process = subprocess.Popen(argv, env=self._env, stdout=self._log, stderr=self._log, cwd=self.folder)
         deadline = time.monotonic() + seconds
         while "serves on http://" not in (text := self.log[before:]):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -194,7 +207,7 @@ class Serving:
         return sqlite3.connect(f"file:{self.data / 'state.db'}?mode=ro", uri=True, timeout=10)
 
     async def rows_when(
-        self, query: str, there: Callable[[list[tuple[Any, ...]]], object], seconds: float = 5.0
+        self, query: str, there: Callable[[list[tuple[Any, ...]]], object], seconds: float = 60.0
     ) -> list[tuple[Any, ...]]:
         """`rows`, once they are as expected: a running server writes them a moment after what they tell of."""
         deadline = time.monotonic() + seconds
@@ -204,7 +217,7 @@ class Serving:
             await asyncio.sleep(0.02)
         return found
 
-    async def written(self, client: httpx.AsyncClient, seconds: float = 10.0) -> None:
+    async def written(self, client: httpx.AsyncClient, seconds: float = 60.0) -> None:
         """Until all events so far are in the database."""
         deadline = time.monotonic() + seconds
         while True:
@@ -220,7 +233,7 @@ class Serving:
         answer = await client.get(f"{self.url}/api/instances")
         return {i["model"]: i for i in answer.json()}
 
-    async def until(self, client: httpx.AsyncClient, model: str, state: str, seconds: float = 30.0) -> dict[str, Any]:
+    async def until(self, client: httpx.AsyncClient, model: str, state: str, seconds: float = 60.0) -> dict[str, Any]:
         """Wait for an instance to be in `state`."""
         deadline = time.monotonic() + seconds
         while True:

@@ -111,7 +111,7 @@ async def warm_rig(owner: str, tmp: Path, **pool: Any) -> AsyncIterator[WarmRig]
         await launcher.close()
 
 
-async def serves(process: LocalProcess, seconds: float = 20.0) -> None:
+async def serves(process: LocalProcess, seconds: float = 60.0) -> None:
     """Returns when the engine is ready, and gives an answer."""
     transport = httpx.AsyncHTTPTransport(uds=process.record.address.socket)
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:

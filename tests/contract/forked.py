@@ -1,26 +1,40 @@
-"""Engines forked from one zygote, for the tests that otherwise start them: the same object as `subprocess.Popen` is."""
+"""Engines and servers forked from one zygote, for the tests that otherwise start them: the same object as `subprocess.Popen` is."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from vllm_mm.engine.launchers import zygote
 from vllm_mm.engine.launchers.local import become_subreaper
-from vllm_mm.engine.launchers.recipe import Warmth
+from vllm_mm.engine.launchers.recipe import Recipe, Warmth
 
 BACKEND = Path(__file__).parents[2] / "backend"
 MAIN = str(BACKEND / "vllm_mm" / "sim" / "__main__.py")
+SERVER = Warmth(
+    Recipe(
+        python=sys.executable,
+        kind="plain",
+        entry="vllm_mm.main:run",
+        modules=("vllm_mm.main", "vllm_mm.main.server", "alembic.command", "aiosqlite"),
+        env=(),
+        stamp="",
+    ),
+    argv=(),
+    script=str(BACKEND / "vllm_mm" / "main" / "__main__.py"),
+)
+"""The controller itself. Importing what it needs is most of its start, and most of what a test of one costs the processor."""
 
 
 class Forked:
-    """A forked engine: our child, as one that was started is."""
+    """What was forked: our child, as one that was started is."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -33,11 +47,13 @@ class Forked:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
+        """`timeout` in seconds; None is a minute."""
+        timeout = 60.0 if timeout is None else timeout
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("a forked engine", timeout)
+                raise subprocess.TimeoutExpired("a forked process", timeout)
             time.sleep(0.005)
         return code
 
@@ -50,6 +66,18 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _orphans_are_ours() -> Iterator[None]:
+    """The process between zygote and engine ends; then the engine is an orphan. Afterwards they go where they went before."""
+    libc, before = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(37, ctypes.byref(before), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+    become_subreaper()
+    try:
+        yield
+    finally:
+        libc.prctl(36, before.value, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 class Forkery:
@@ -95,9 +123,8 @@ class Forkery:
 
     def fork(self, args: Sequence[str], env: Mapping[str, str], log: BinaryIO) -> Forked:
         """`args`: of the simulated engine; the whole argument list of any other."""
-        become_subreaper()  # whoever was tested in between may have ended that
         ours, theirs = socket.socketpair()
-        with ours:
+        with ours, _orphans_are_ours():
             with theirs:
                 request = {
                     "op": "fork",

@@ -81,7 +81,7 @@ async def test_ctrl_c_says_that_the_load_goes_on(run: Cli, monkeypatch: pytest.M
     assert result.exit_code == 130
     assert "demo goes on loading" in result.stderr
     assert "`vllm-mm unload demo` stops it" in result.stderr
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while run.api.world.running != {"demo"}:
             await asyncio.sleep(0.01)
 

@@ -193,7 +193,7 @@ async def test_client_leaves_while_queued(form: str, tmp_path: Path) -> None:
         server.leases.hold = asyncio.Event()
         _reader, writer = await server.open()
         writer.write(post(CHAT, STREAM))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not server.leases.waiting:
                 await asyncio.sleep(0.005)
         writer.transport.abort()
@@ -220,7 +220,7 @@ async def test_client_leaves_while_the_engine_works(form: str, tmp_path: Path, s
     async with upstream(script, tmp_path) as engine, plane(form, engine.address) as server:
         reader, writer = await server.open()
         writer.write(post(CHAT, body))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await arrived.wait()
             if stage == "mid-stream":
                 await reader.readuntil(b"\n\n")
@@ -258,7 +258,7 @@ async def test_client_leaves_with_pipelined_requests(tmp_path: Path) -> None:
     async with upstream(script, tmp_path) as engine, plane("protocol", engine.address) as server:
         _reader, writer = await server.open()
         writer.write(post(CHAT, BODY) * 4 + post(CHAT, BODY)[:-3])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await arrived.wait()
         await asyncio.sleep(0.05)
         writer.transport.abort()
@@ -294,7 +294,7 @@ async def test_a_revoked_stream_is_cut_with_its_reason(form: str, tmp_path: Path
 
     async with upstream(script, tmp_path) as engine, plane(form, engine.address) as server:
         asking = asyncio.ensure_future(ask(server, post(CHAT, STREAM)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (server.leases.out and next(iter(server.gateway.running)).meter.size):
                 await asyncio.sleep(0.005)
         exchange = next(iter(server.leases.out)).exchange_running
@@ -404,7 +404,7 @@ async def test_a_head_too_large_is_431(tmp_path: Path) -> None:
             for i in range(0, len(data), 4096):
                 writer.write(data[i : i + 4096])
                 await asyncio.sleep(0)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 answer = await read_answer(reader)
                 assert (answer.status, answer.header("connection")) == (431, "close")
                 assert json.loads(answer.body)["error"]["code"] == "request_header_too_large"
@@ -423,7 +423,7 @@ async def test_a_slow_head_is_given_up(tmp_path: Path) -> None:
         for _ in range(20):
             dripping[1].write(b"P" if time.monotonic() - began < 0.01 else b"")
             await asyncio.sleep(0.02)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await silent[0].read() == b""
             answer = await read_answer(dripping[0])
         assert answer.status == 408
@@ -445,7 +445,7 @@ async def test_garbage_is_400(tmp_path: Path, data: bytes) -> None:
     async with upstream(answers(OK), tmp_path) as engine, plane("protocol", engine.address) as server:
         reader, writer = await server.open()
         writer.write(data)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answer = await read_answer(reader)
             assert (answer.status, json.loads(answer.body)["error"]["code"]) == (400, "invalid_request")
         writer.close()
@@ -467,7 +467,7 @@ async def test_ambiguous_framing_is_refused(tmp_path: Path, framing: str) -> Non
             f"POST {CHAT} HTTP/1.1\r\nauthorization: Bearer {SECRET}\r\n{framing}\r\n0\r\n\r\n".encode()
             + get("/v1/models")
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await read_answer(reader)).status == 400
             assert await reader.read() == b""
         writer.close()
@@ -485,7 +485,7 @@ async def test_garbage_behind_a_running_request(tmp_path: Path) -> None:
     async with upstream(script, tmp_path) as engine, plane("protocol", engine.address) as server:
         reader, writer = await server.open()
         writer.write(post(CHAT, BODY) + b"\x00\x01\x02garbage")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answer = await read_answer(reader)
             assert (answer.status, answer.body) == (200, b"{}")
             assert await reader.read() == b""
@@ -502,7 +502,7 @@ async def test_an_unwanted_body_is_not_taken_in(form: str, tmp_path: Path) -> No
             reader, writer = await server.open()
             head = request[: request.index(b"\r\n\r\n") + 4]
             writer.write(head)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 answer = await read_answer(reader)
             assert answer.status == status
             writer.close()
@@ -534,7 +534,7 @@ async def test_shutdown_waits_for_what_runs(form: str, tmp_path: Path) -> None:
         idle_writer.write(get("/v1/models"))
         await read_answer(idle_reader)
         asking = asyncio.ensure_future(ask(server, post(CHAT, STREAM)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not server.leases.out:
                 await asyncio.sleep(0.005)
         server.server.should_exit = True
@@ -565,7 +565,7 @@ async def test_shutdown_has_an_end(form: str, tmp_path: Path) -> None:
     async with upstream(script, tmp_path) as engine, plane(form, engine.address) as server:
         server.server.config.timeout_graceful_shutdown = 1
         asking = asyncio.ensure_future(ask(server, post(CHAT, STREAM)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not server.leases.out:
                 await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)

@@ -75,12 +75,12 @@ class Client:
             writer.close()
 
     async def until(self, text: bytes, count: int = 1) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.seen.count(text) < count:
                 await asyncio.sleep(0.002)
 
     async def lease(self) -> PlainLease:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not self._server.leases.out:
                 await asyncio.sleep(0.002)
         return next(iter(self._server.leases.out))
@@ -121,7 +121,7 @@ async def test_a_freeze_is_told_between_two_events(form: str, tmp_path: Path) ->
         assert answer.complete
         assert answer.body.replace(FROZEN, b"") == event("one") + RESUMED + event("two") + event("three") + DONE
         assert answer.body.index(RESUMED) > answer.body.rindex(FROZEN)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not server.rows:
                 await asyncio.sleep(0.002)
         assert (server.rows[0].outcome, server.rows[0].frozen_s) == (Outcome.OK, 1.5)
@@ -238,7 +238,7 @@ async def test_a_frozen_request_that_is_cut_is_told(form: str, tmp_path: Path) -
         engine.send(HEAD + chunk(event("one")))
         await client.until(event("one"))
         freeze(await client.lease(), True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answer = await client.answer
         assert not answer.complete
         assert FROZEN in answer.body

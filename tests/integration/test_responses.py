@@ -235,7 +235,7 @@ class Worker:
 
 
 async def until_over(server: Plane) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while server.gateway.responses.background.running:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0)
@@ -296,7 +296,7 @@ async def test_a_stream_in_the_background_is_followed_when_its_client_leaves(for
     async with upstream(stream_of(worker), tmp_path) as engine, plane(form, engine.address) as server:  # type: ignore[arg-type]
         _, writer = await begin_stream(server)
         writer.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not server.rows:
                 await asyncio.sleep(0.01)
         assert server.rows[0].outcome is Outcome.CLIENT_GONE
@@ -312,7 +312,7 @@ async def test_a_cancelled_stream_is_ended(form: str, tmp_path: Path) -> None:
     async with upstream(stream_of(worker), tmp_path) as engine, plane(form, engine.address) as server:  # type: ignore[arg-type]
         reader, writer = await begin_stream(server)
         assert (await ask(server, post(f"{PATH}/resp_1/cancel", b""))).status == 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             rest = await reader.read()
         assert b"event: error" in rest
         assert b"The response `resp_1` was cancelled." in rest

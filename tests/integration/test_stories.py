@@ -40,6 +40,7 @@ def serve() -> Start:
             serving = Serving(
                 Path(folder),
                 {"devices": [{"id": "sim0", "memory": memory, "simulated": True}], "models": models, **config},
+                forked=True,
             )
             async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
                 try:

@@ -19,7 +19,7 @@ CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
 async def ask(channel: InferenceChannel, sink: Collected, request: UpstreamRequest = POST) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await channel.send(request, sink).done
 
 
@@ -520,7 +520,7 @@ async def test_pause_stops_the_engine(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert len(sink.body) <= held + (1 << 19)
         exchange.resume()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await exchange.done
         assert len(sink.body) == total
         channel.close()

@@ -122,7 +122,7 @@ async def test_an_impatient_stop_hurries_a_patient_one(rig: Rig) -> None:
     patient = asyncio.create_task(process.stop(graceful=True, grace=60, deadline=60))
     await asyncio.sleep(0.1)
     assert not patient.done()
-    assert await process.stop(graceful=False, grace=0, deadline=5) == await asyncio.wait_for(patient, 5)
+    assert await process.stop(graceful=False, grace=0, deadline=5) == await asyncio.wait_for(patient, 30)
 
 
 async def test_a_stop_goes_on_when_its_caller_is_cancelled(rig: Rig) -> None:

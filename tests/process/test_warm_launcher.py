@@ -346,7 +346,7 @@ async def test_close_leaves_nothing_but_the_engines(owner: str, tmp_path: Path) 
         assert [procfs.read_stat(pid) for pid in pids] == [None, None]
         assert not (tmp_path / "z").exists()
         await serves(process)
-        fallen = await asyncio.wait_for(importing, 10)
+        fallen = await asyncio.wait_for(importing, 30)
         warm.started.append(fallen)
         assert fallen.launcher == "local", "a start under way is not lost"
         assert (await warm.start()).launcher == "local", "and there are no new zygotes"
@@ -467,7 +467,7 @@ async def test_a_zygote_that_does_nothing_does_not_hold_a_start_up(owner: str, t
         _, pid = warm.zygotes().values()
         await asyncio.sleep(0.3)  # somewhere in its imports
         os.kill(pid, signal.SIGSTOP)
-        assert (await asyncio.wait_for(hanging, 10)).launcher == "local"
+        assert (await asyncio.wait_for(hanging, 30)).launcher == "local"
         assert time.monotonic() - began < 8
         reason = warm.told("launcher.fallback")[0]["reason"]
         assert reason.startswith("it did not answer `prepare` and did nothing at all for 0.5 s")
