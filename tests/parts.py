@@ -3,10 +3,16 @@
 Each writes its own log in .state; its failures, its slowest tests and its summary are shown when it ends, and the counts of all
 in the last line. Arguments go to all. Folders are not split further: tests of one folder may measure time beside other
 folders', not beside one another.
+
+Tests of real processes need the processor in time, which a machine with other guests does not promise. A few of them that fail
+are run once more, alone, when everything else is over. Those that pass then are named as unsteady, with their first failure
+above, and do not fail the run. Whatever needs no clock, and chaos, whose next run would be another one, has no second run.
 """
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +27,12 @@ WORK = ("unit", "stateful", "migrations")
 """Folders whose tests need the processor and no clock."""
 ENGINES = ("contract", "chaos", "real")
 """Folders with all starts of real vLLM, which are counted together; the rest is in `wait`."""
+ONE_RUN = ("chaos",)
+"""Folders, besides `WORK`, whose failures stand."""
+FAILURES = 1
+"""pytest's exit code when tests failed and nothing worse happened."""
+FEW = 3
+"""More failures than these are no accident."""
 TELL = 60.0
 """Seconds between two lines that say how far it is."""
 
@@ -53,7 +65,18 @@ def counts(log: str) -> Counter[str]:
 def total(parts: list[Counter[str]], seconds: float) -> str:
     """As pytest's own last line."""
     added = sum(parts, Counter[str]())
-    order = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warnings", "error", "errors")
+    order = (
+        "failed",
+        "passed",
+        "unsteady",
+        "skipped",
+        "deselected",
+        "xfailed",
+        "xpassed",
+        "warnings",
+        "error",
+        "errors",
+    )
     words = ", ".join(f"{added[word]} {word}" for word in order if added[word])
     return f" {words or 'no tests ran'} in {seconds:.2f}s ({int(seconds) // 60} min {int(seconds) % 60} s) ".center(
         80, "="
@@ -71,10 +94,13 @@ class Part:
 
     def __post_init__(self) -> None:
         self.path = STATE / f"test-{self.name}.log"
+        self.cache = STATE / f"pytest-{self.name}"
+        if "--lf" not in self.arguments:
+            shutil.rmtree(self.cache, ignore_errors=True)
         with self.path.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "pytest", "-o", f"cache_dir={STATE}/pytest-{self.name}"),
+                    *(sys.executable, "-m", "pytest", "-o", f"cache_dir={self.cache}"),
                     *("--durations=25", "--durations-min=3", *self.paths, *self.arguments),
                 ],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -84,6 +110,14 @@ class Part:
     @property
     def log(self) -> str:
         return self.path.read_text(errors="replace")
+
+    @property
+    def failed(self) -> list[str]:
+        """Node ids of what failed."""
+        try:
+            return list(json.loads((self.cache / "v" / "cache" / "lastfailed").read_text()))
+        except OSError:
+            return []
 
     def progress(self) -> str:
         """In percent of its tests."""
@@ -100,12 +134,38 @@ class Part:
 
     def end(self) -> None:
         """As Ctrl-C does, so that fixtures tidy up; then by force."""
+        if self.process.poll() is not None:
+            return
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def once_more(failed: list[str]) -> bool:
+    """Whether these failures may be an accident of the machine's."""
+    folders = {node.split("/")[1] for node in failed}
+    return 0 < len(failed) <= FEW and not folders & {*WORK, *ONE_RUN}
+
+
+def repeat(parts: list[Part]) -> int:
+    """Run what failed alone, one part after the other. The exit code of the first that fails again."""
+    for part in [p for p in parts if p.process.returncode]:
+        failed = part.failed
+        print(f"\n===== part `{part.name}`: once more, alone: {', '.join(failed)}", flush=True)
+        shutil.copy(part.path, part.path.with_suffix(".first.log"))
+        again = Part(part.name, part.paths, [*part.arguments, "--lf"])
+        try:
+            again.process.wait()
+        finally:
+            again.end()
+        again.finish()
+        if again.process.returncode:
+            return again.process.returncode
+        print("".join(f"UNSTEADY (failed beside others, passed alone): {node}\n" for node in failed), flush=True)
+    return 0
 
 
 def _interrupted(*_: object) -> None:
@@ -129,8 +189,14 @@ def main(arguments: list[str]) -> int:
     finally:
         for part in running:
             part.end()
-    print(f"\n{total([counts(p.log) for p in parts], time.monotonic() - began)}", flush=True)
-    return next((p.process.returncode for p in parts if p.process.returncode), 0)
+    counted = [counts(p.log) for p in parts]
+    code = next((p.process.returncode for p in parts if p.process.returncode), 0)
+    if code == FAILURES and once_more([node for p in parts for node in p.failed]):
+        code = repeat(parts)
+        for count in counted if not code else ():
+            count["unsteady"] = sum(count.pop(word, 0) for word in ("failed", "error", "errors"))
+    print(f"\n{total(counted, time.monotonic() - began)}", flush=True)
+    return code
 
 
 if __name__ == "__main__":

@@ -58,3 +58,33 @@ def test_all_run_and_the_worse_one_counts(tmp_path: Path) -> None:
     assert "part `work` (tests/unit): exit code 0" in run.stdout
     assert "part `engines` (tests/real): exit code 1" in run.stdout
     assert run.stdout.splitlines()[-1].strip("= ").startswith("1 failed, 1 passed in")
+    assert "part `engines`: once more, alone: tests/real/test_one.py::test_it" in run.stdout, "it fails again"
+
+
+def test_few_failures_of_real_processes_get_a_second_run() -> None:
+    """Not what needs no clock, not chaos, and not when many fail."""
+    real = [f"tests/integration/test_a.py::test_{n}" for n in range(5)]
+    assert parts.once_more(real[: parts.FEW])
+    assert not parts.once_more(real[: parts.FEW + 1])
+    assert not parts.once_more([real[0], "tests/unit/test_b.py::test_c"])
+    assert not parts.once_more(["tests/chaos/test_chaos.py::test_chaos[sim]"])
+    assert not parts.once_more([])
+
+
+def test_what_passes_alone_is_named_as_unsteady(tmp_path: Path) -> None:
+    """With its first failure, and the run does not fail for it; what passed the first time is not run again."""
+    path = tmp_path / "tests" / "process" / "test_one.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "from pathlib import Path\n"
+        "def test_unlucky() -> None:\n    there = Path('there').exists()\n    Path('there').touch()\n    assert there\n"
+        "def test_other() -> None:\n    assert not Path('other').exists()\n    Path('other').touch()\n"
+    )
+    (tmp_path / "tests/parts.py").write_text((TESTS / "parts.py").read_text())
+    run = subprocess.run(
+        [sys.executable, "tests/parts.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "FAILED tests/process/test_one.py::test_unlucky" in run.stdout
+    assert "UNSTEADY (failed beside others, passed alone): tests/process/test_one.py::test_unlucky" in run.stdout
+    assert run.stdout.splitlines()[-1].strip("= ").startswith("1 passed, 1 unsteady in")
