@@ -43,6 +43,18 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "victims-reckoned-alone", "each victim of a load is reckoned as if the others took none of the host's memory",
+        "backend/vllm_mm/domain/partings.py", "        memory = _after(memory, goer, parting)\n", "",
+        ("tests/unit/domain/test_partings.py",),
+    ),
+    Mutant(
+        "plan-without-its-load", "a plan says who sleeps as if the load itself took no room",
+        "backend/vllm_mm/engine/swaps.py",
+        "            ledger = memory.ledger.promise(load.model, load.device_bytes, load.victims)\n",
+        "            ledger = memory.ledger\n",
+        ("tests/unit/control/test_plan.py",),
+    ),
+    Mutant(
         "host-memory-taken-before-it-is-free", "a sleep begins while the sleeper that is stopped for it still holds its weights",
         "backend/vllm_mm/engine/manager.py",
         "            self._tiers.leave(model)  # it holds it until it is gone\n", "            self._tiers.release(model)\n",

@@ -40,6 +40,29 @@ async def test_the_hosts_memory_bounds_the_sleepers() -> None:
         assert (await it.get("/api/status"))["host_memory"]["held"] == {"b": 8 * 2**30}
 
 
+async def test_a_plan_names_the_sleeper_that_goes_for_the_sleep_of_a_victim() -> None:
+    """Two go for a big one, and the host's memory has room for two sleepers of three: what the plan says is what happens."""
+    models = {m: sim(**SLOW) for m in ("old", "a", "b")} | {"big": sim(**SLOW | {"kv_cache": "11GiB"})}
+    async with running(models, host_memory={"sleep_budget": "18GiB"}) as it:
+        await it.ready("old")
+        assert (await it.act("old", "sleep", wait=20)).json()["state"] == "sleeping"
+        await it.ready("a")
+        await it.ready("b")
+        plan = await it.get("/api/plan?model=big")
+        assert {v["model"]: v["goal"] for v in plan["victims"]} == {"a": "sleep", "b": "sleep"}
+        [stopped] = plan["stopped"]
+        last = plan["victims"][-1]["model"]
+        assert (stopped["model"], stopped["sleeps_for"], stopped["host_bytes"]) == ("old", last, 8 * 2**30)
+        assert await it.state("old") == "sleeping", "a plan changes nothing"
+        await it.ready("big")
+        await it.until("old", "stopped")
+        assert (await it.state("a"), await it.state("b")) == ("sleeping", "sleeping")
+        rows = await it.serving.rows_when(
+            "select data from events where kind = 'instance.stopping' and model = 'old'", lambda rows: len(rows) == 1
+        )
+        assert f"sleep_room: host memory for the sleep of {last}" in rows[0][0]
+
+
 async def test_wakes_that_fail_become_starts_and_end_sleep_for_that_model() -> None:
     """One is refused, one answers gibberish: both times those who wait are served, by a start; then it is stopped instead."""
     faults = {"a": sim("refuse_wake", **SLOW), "b": sim(**SLOW)}

@@ -25,6 +25,7 @@ from vllm_mm.api.schemas import (
     ScheduleOut,
     SleepOut,
     StartLimitsOut,
+    StoppedOut,
     VictimOut,
 )
 from vllm_mm.control.plan import Plan
@@ -163,9 +164,16 @@ def plan(found: Plan) -> PlanOut:
         victims=[
             VictimOut(
                 model=v.model, state=v.state, in_flight=v.in_flight, device_bytes=dict(v.device_bytes),
-                bytes=sum(v.device_bytes.values()), goal=v.goal, drain_s=v.drain_s, go_s=v.go_s, return_s=v.return_s,
+                bytes=sum(v.device_bytes.values()), goal=v.goal, why=v.why, on_timeout=v.then,
+                drain_s=v.drain_s, go_s=v.go_s, return_s=v.return_s,
             )
             for v in found.victims
+        ],
+        stopped=[
+            StoppedOut(
+                model=s.model, sleeps_for=s.sleeps_for, host_bytes=s.host_bytes, asleep_s=s.asleep_s, return_s=s.return_s
+            )
+            for s in found.stopped
         ],
         footprint=footprint(found.footprint), room_s=found.room_s, load_s=found.load_s, eta_s=found.eta_s,
         at_latest_s=found.at_latest_s, again_in_s=found.again_in_s,

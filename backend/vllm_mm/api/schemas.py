@@ -11,7 +11,7 @@ from vllm_mm.control.plan import Act
 from vllm_mm.domain.device_leases import Stage as LeaseStage
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.keys import Scope
-from vllm_mm.domain.lifecycle import Goal, State
+from vllm_mm.domain.lifecycle import Goal, OnTimeout, State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.request_rules import Kind, Level
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
@@ -301,12 +301,28 @@ class VictimOut(Out):
     """The sum over devices."""
     goal: Goal
     """Where its eviction would lead."""
+    why: str
+    """Why it would sleep, or be stopped instead."""
+    on_timeout: OnTimeout
+    """What would become of requests that outlast its drain."""
     drain_s: float
     """Until its last request ends, by what its drains took before."""
     go_s: float
     """From there until its memory is free."""
     return_s: float
     """What it would take to have it back: a wake, or a start."""
+
+
+class StoppedOut(Out):
+    """A sleeper that would be stopped so that a victim can sleep: the host's memory for sleep has no room for both."""
+
+    model: str
+    sleeps_for: str
+    """The victim that would sleep in its place."""
+    host_bytes: int
+    asleep_s: float
+    return_s: float
+    """What it would take to have it back: a start, where it would have been a wake."""
 
 
 class PlanOut(Out):
@@ -322,6 +338,9 @@ class PlanOut(Out):
     """Bytes that it would take, by device."""
     bytes: int
     victims: list[VictimOut]
+    """In the order in which they would be told to go."""
+    stopped: list[StoppedOut]
+    """Sleepers that would have to go for the sleep of victims, those that slept longest first."""
     footprint: FootprintOut
     room_s: float
     """Until the victims have made room; they go at the same time."""

@@ -106,7 +106,12 @@ def plan(
             )
         typer.echo(f"  evicts {victim['model']} ({victim['state']}, gives back {size(victim['bytes'])}{running})")
         typer.echo(
-            f"    to {victim['goal']} takes {seconds(victim['go_s'])}, to have it back {seconds(victim['return_s'])}"
+            f"    to {victim['goal']} takes {seconds(victim['go_s'])}, to have it back {seconds(victim['return_s'])}: {victim['why']}"
+        )
+    for sleeper in found["stopped"]:
+        typer.echo(
+            f"  stops {sleeper['model']} (asleep for {seconds(sleeper['asleep_s'])}), whose {size(sleeper['host_bytes'])} of host "
+            f"memory the sleep of {sleeper['sleeps_for']} needs"
         )
 
 

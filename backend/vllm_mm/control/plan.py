@@ -1,12 +1,13 @@
 """What a load would do, without doing it: who would go, where it would run, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from vllm_mm.domain.estimates import Kind, Span
+from vllm_mm.domain.estimates import NOTHING, Kind, Span
 from vllm_mm.domain.footprint import Footprint
-from vllm_mm.domain.lifecycle import LOADING, Goal, State
+from vllm_mm.domain.lifecycle import LOADING, Goal, OnTimeout, State
+from vllm_mm.domain.partings import Parting
 from vllm_mm.domain.residency import lent
 from vllm_mm.domain.scheduling import Decision, Hold, Lane, Load, Refuse, Rules, View, decide
 from vllm_mm.domain.specs import ModelSpec
@@ -38,12 +39,32 @@ class Victim:
     device_bytes: Mapping[str, int]
     goal: Goal
     """Where its eviction would lead."""
+    why: str
+    """Why it would sleep, or be stopped instead; for people."""
+    then: OnTimeout
+    """What would become of requests that outlast its drain."""
     drain_s: float
     """Until its last request ends; at most until `swap.drain_timeout`."""
     go_s: float
     """From there until its memory is free."""
     return_s: float
     """What it would take to have it back: a wake, or a start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A sleeper that would be stopped, although it takes no room of the load: a victim is to sleep, and the host's memory for
+    sleep has no room for both."""
+
+    model: str
+    sleeps_for: str
+    """The victim."""
+    host_bytes: int
+    """What it gives back of the host's memory."""
+    asleep_s: float
+    """Seconds that it has slept."""
+    return_s: float
+    """A start, instead of a wake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +77,12 @@ class Plan:
     state: State
     device_bytes: Mapping[str, int]
     victims: tuple[Victim, ...]
+    """In the order in which they would be told to go."""
+    stopped: tuple[Stopped, ...]
     footprint: Footprint
     room_s: float
-    """Until the victims have made room; they go at the same time."""
+    """Until the victims have made room; they go at the same time, and one that is to sleep waits for the sleepers that are
+    stopped for it."""
     load_s: float | None
     """The load alone; None when there is none to come."""
     eta_s: float | None
@@ -77,7 +101,7 @@ def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> 
     size = manager.footprint(spec)
     expected = manager.expected(spec.id)
     answer = Plan(
-        model=spec.id, act=Act.NONE, reason="it is ready", state=state, device_bytes=_held(manager, spec.id), victims=(),
+        model=spec.id, act=Act.NONE, reason="it is ready", state=state, device_bytes=_held(manager, spec.id), victims=(), stopped=(),
         footprint=size, room_s=0.0, load_s=None, again_in_s=None,
         eta_s=expected.likely if expected is not None else None,
         at_latest_s=expected.at_latest if expected is not None else None,
@@ -96,14 +120,14 @@ def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> 
     )  # fmt: skip
     view = manager.view(())
     view = replace(view, lanes=[*(other for other in view.lanes if other.model != spec.id), lane])
-    decision = _decision(view, rules, now, spec.id)
-    told = _told(manager, answer, decision, startable, now)
+    before, decision = _decided(view, rules, now, spec.id)
+    told = _told(manager, answer, decision, before, startable, now)
     if isinstance(decision, Hold) and decision.until is not None:
         # What time alone will allow: shown as what it waits for.
-        later = _decision(view, rules, decision.until, spec.id)
+        before, later = _decided(view, rules, decision.until, spec.id)
         if isinstance(later, Load):
             wait = max(0.0, decision.until - now)
-            then = _told(manager, answer, later, startable, now, wait=wait)
+            then = _told(manager, answer, later, before, startable, now, wait=wait)
             return replace(then, act=told.act, reason=told.reason, again_in_s=told.again_in_s)
     ledger = view.ledger.release(spec.id)
     if isinstance(decision, Hold) and lent(ledger, spec.devices, size.per_device, view.residents, now):
@@ -111,23 +135,32 @@ def plan(manager: ProcessManager, spec: ModelSpec, rules: Rules, now: float) -> 
     return told
 
 
-def _decision(view: View, rules: Rules, now: float, model: str) -> Decision:
-    return next(d for d in decide(view, rules, now) if d.model == model)
+def _decided(view: View, rules: Rules, now: float, model: str) -> tuple[list[Load], Decision]:
+    """What is decided for `model`, and the loads that are carried out before that."""
+    before: list[Load] = []
+    for decision in decide(view, rules, now):
+        if decision.model == model:
+            return before, decision
+        if isinstance(decision, Load):
+            before.append(decision)
+    raise AssertionError(f"no decision for {model}")
 
 
 def _told(
-    manager: ProcessManager, answer: Plan, decision: Decision, state: State, now: float, *, wait: float = 0.0
-) -> Plan:
+    manager: ProcessManager, answer: Plan, decision: Decision, before: Sequence[Load], state: State, now: float, *,
+    wait: float = 0.0,
+) -> Plan:  # fmt: skip
     match decision:
         case Load():
-            victims = tuple(_victim(manager, m) for m in decision.victims)
+            partings = manager.rehearse((*before, decision))
+            victims = tuple(_victim(manager, p) for p in partings)
+            stopped = tuple(_stopped(manager, s, p.model, now) for p in partings for s in p.fate.stops)
             act = Act.WAKE if state is State.SLEEPING else Act.START
-            room = manager.forecast.room(decision.victims)
-            load = manager.forecast.load(manager.require(answer.model))
+            room, load = _room(manager, partings), manager.forecast.load(manager.require(answer.model))
             whole = Span(wait, wait).then(room).then(load)
             return replace(
                 answer, act=act, reason=decision.reason, device_bytes=dict(decision.device_bytes), victims=victims,
-                room_s=room.likely, load_s=load.likely, eta_s=whole.likely, at_latest_s=whole.at_latest,
+                stopped=stopped, room_s=room.likely, load_s=load.likely, eta_s=whole.likely, at_latest_s=whole.at_latest,
             )  # fmt: skip
         case Hold():
             again = max(0.0, decision.until - now) if decision.until is not None else None
@@ -138,16 +171,43 @@ def _told(
             return answer
 
 
-def _victim(manager: ProcessManager, model: str) -> Victim:
+def _room(manager: ProcessManager, partings: Sequence[Parting]) -> Span:
+    """Until all of these have made room."""
+    room = NOTHING
+    for parting in partings:
+        room = room.with_at_least(_going(manager, parting))
+    return room
+
+
+def _going(manager: ProcessManager, parting: Parting) -> Span:
+    """Until its memory is free: it begins to sleep when its requests have ended, and the host has room for it."""
+    instance, estimator = manager.require(parting.model), manager.estimator
+    if parting.fate.goal is not Goal.SLEEP:
+        return estimator.going(instance, parting.fate.goal)
+    begins = estimator.drain(instance)
+    for sleeper in parting.fate.stops:
+        begins = begins.with_at_least(estimator.going(manager.require(sleeper)))
+    return begins.then(estimator.expected(instance.spec, Kind.SLEEP))
+
+
+def _victim(manager: ProcessManager, parting: Parting) -> Victim:
+    model, goal = parting.model, parting.fate.goal
     instance, estimator = manager.require(model), manager.estimator
-    goal = manager.eviction_goal(instance)
     drain = estimator.drain(instance).likely
     return Victim(
-        model, instance.state, instance.gate.count, _held(manager, model), goal, drain_s=drain,
-        go_s=max(0.0, estimator.going(instance, goal).likely - drain),
+        model, instance.state, instance.gate.count, _held(manager, model), goal, parting.fate.reason, parting.then, drain_s=drain,
+        go_s=max(0.0, _going(manager, parting).likely - drain),
         return_s=(
             estimator.expected(instance.spec, Kind.WAKE) if goal is Goal.SLEEP else estimator.start(instance.spec)
         ).likely,
+    )  # fmt: skip
+
+
+def _stopped(manager: ProcessManager, model: str, sleeps_for: str, now: float) -> Stopped:
+    instance = manager.require(model)
+    return Stopped(
+        model, sleeps_for, manager.host_memory.held.get(model, 0), now - instance.snapshot.since,
+        return_s=manager.estimator.start(instance.spec).likely,
     )  # fmt: skip
 
 

@@ -129,6 +129,14 @@ class Ledger:
         _check_room(self.release(model), model, device_bytes)
         return self._with(replace(own, device_bytes=dict(device_bytes)))
 
+    def promise(self, model: str, device_bytes: Mapping[str, int], victims: Sequence[str]) -> "Ledger":
+        """A load was decided: `victims` leave for it, and it is promised its room, a sleeper by `grow`. Raises ValueError as
+        `reserve` and `grow` do."""
+        ledger = self
+        for victim in victims:
+            ledger = ledger.leave(victim)
+        return ledger.grow(model, device_bytes) if model in self.reservations else ledger.reserve(model, device_bytes)
+
     def begin(self, model: str) -> "Ledger":
         """From now on a process may use the memory. Changes nothing when it began before. Raises ValueError when the
         memory is not there yet (see `fits_now`)."""

@@ -11,7 +11,7 @@ from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.lifecycle import Drain, Goal, Kill, OnTimeout, Reset, State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.domain.tiers import Fate
+from vllm_mm.domain.tiers import Fate, Sleeper
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.notes import note
 from vllm_mm.engine.policy import Policy
@@ -160,15 +160,25 @@ class Acts(Registry):
 
     # Sleep instead of a stop.
 
-    def fate(self, model: str, *, frozen: bool = False) -> Fate:
-        """What would become of it if it had to go now: sleep where that is possible and there is room for it, else a stop. `frozen`:
-        its sleep is to keep its requests, should they outlast the drain."""
-        kept = {
-            i.spec.id
+    def fate(self, model: str) -> Fate:
+        """What would become of it if it had to go now, alone and for nobody's load: sleep where that is possible and there is room
+        for it, else a stop."""
+        return self._tiers.fate(self.require(model), self.ledger, self.sleepers())
+
+    def sleepers(self, loading: Collection[str] = ()) -> list[Sleeper]:
+        """Who sleeps, as those who may be stopped for the host's memory: not who is pinned or about to wake, as these in `loading`
+        are."""
+        return [
+            Sleeper(
+                i.spec.id, i.snapshot.since,
+                spare=not (
+                    i.gate.count or i.gate.frozen or self.pinned(i.spec) or self.loading(i.spec.id) is not None
+                    or i.spec.id in loading
+                ),
+            )
             for i in self._instances.values()
-            if self.pinned(i.spec) or self.loading(i.spec.id) is not None
-        }  # fmt: skip
-        return self._tiers.fate(self.require(model), self.ledger, self._instances.values(), kept, frozen=frozen)
+            if i.state is State.SLEEPING
+        ]  # fmt: skip
 
     def eviction_goal(self, instance: ModelInstance) -> Goal:
         return self.fate(instance.spec.id).goal if instance.state is State.READY else Goal.STOP

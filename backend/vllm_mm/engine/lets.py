@@ -12,7 +12,6 @@ from vllm_mm.domain.residency import NoPlacement, Placement, place
 from vllm_mm.domain.scheduling import Load, View
 from vllm_mm.domain.specs import DeviceWish
 from vllm_mm.engine.acts import Acts
-from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.survey import Waiting
 
 
@@ -28,7 +27,7 @@ class Lets(Acts):
     async def _look_again(self) -> None: ...
 
     @abstractmethod
-    def _evict(self, victim: ModelInstance, load: Load, on_timeout: OnTimeout | None = None) -> None: ...
+    def _evict(self, load: Load, on_timeout: OnTimeout | None = None) -> None: ...
 
     def could_let(self, device: str, size: int) -> Placement | NoPlacement:
         """Who would go for `size` bytes of `device`, or why that cannot be. An operator asks: the busy go too."""
@@ -54,9 +53,8 @@ class Lets(Acts):
                 return NoPlacement("the room was promised to another one")
             evicted = tuple(Evicted(v.spec.id, v.state is State.READY or v.spec.preload) for v in victims)
             load = Load(name, dict(found.device_bytes), found.victims, Reason.OPERATOR.because("asked for the room"))
-            for victim in victims:
-                # Not frozen: nobody knows for how long that would be, and no client waits for a lease's whole time.
-                self._evict(victim, load, OnTimeout.WAIT)
+            # Not frozen: nobody knows for how long that would be, and no client waits for a lease's whole time.
+            self._evict(load, OnTimeout.WAIT)
             return evicted
 
     def taken_up(self, name: str) -> int | None:

@@ -20,15 +20,10 @@ class Room:
 
     def promise(self, model: str, device_bytes: Mapping[str, int], victims: Sequence[str]) -> bool:
         """Reserve for `model`, counting on `victims` to go. False, and nothing changed, when it does not fit."""
-        ledger = self.ledger
-        for victim in victims:
-            ledger = ledger.leave(victim)
         try:
-            asleep = model in ledger.reservations
-            ledger = ledger.grow(model, device_bytes) if asleep else ledger.reserve(model, device_bytes)
+            self._set(self.ledger.promise(model, device_bytes, victims))
         except ValueError:
             return False
-        self._set(ledger)
         return True
 
     async def take(self, model: str) -> None:

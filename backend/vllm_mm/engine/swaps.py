@@ -10,6 +10,7 @@ import logging
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from vllm_mm.domain import lifecycle as lc
@@ -18,9 +19,12 @@ from vllm_mm.domain.errors import ConfigError, Conflict, MMError, StartFailed
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, State, Then
+from vllm_mm.domain.partings import Memory, Parting, part
 from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.residency import Ledger
 from vllm_mm.domain.scheduling import Load, View
 from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.engine import launching
 from vllm_mm.engine.expectations import Expectations
 from vllm_mm.engine.footprints import Footprints
@@ -114,8 +118,7 @@ class Swaps(Lets):
             self._decide_again(loading, why, {})
             self._spare(victims, load)
             return None
-        for victim in victims:
-            self._evict(victim, load)
+        self._evict(load)
         return loading
 
     def _stale(self, victims: Sequence[ModelInstance], load: Load) -> str:
@@ -145,9 +148,8 @@ class Swaps(Lets):
 
     def _spare(self, victims: Sequence[ModelInstance], load: Load) -> None:
         """They were promised away, but not told. If another load counts on what one leaves, it has to go all the same."""
-        for victim in victims:
-            if not self._room.stay(victim.spec.id):
-                self._evict(victim, load)
+        go = tuple(v.spec.id for v in victims if not self._room.stay(v.spec.id))
+        self._evict(replace(load, victims=go))
 
     def _mark(self, instance: ModelInstance, load: Load) -> Loading:
         wish = self._wishes.get(load.model)
@@ -172,20 +174,32 @@ class Swaps(Lets):
             f"request {first}" if first else Reason.THAW.because(f"{instance.gate.frozen} of its requests are frozen")
         )
 
-    def _evict(self, victim: ModelInstance, load: Load, on_timeout: OnTimeout | None = None) -> None:
-        """Its memory was promised away: to sleep with it where that is possible, else it is stopped. `on_timeout`: what becomes of
-        requests that take longer than a drain, where it is not what the policy says."""
-        goal, then = Goal.STOP, on_timeout or self._policy.on_drain_timeout
-        if victim.state is State.READY:
-            freezes = then is OnTimeout.FREEZE and victim.gate.count > 0
-            fate = self.fate(victim.spec.id, frozen=freezes)
-            if freezes and fate.goal is Goal.STOP:  # a sleep without them may take less of the host's memory
-                freezes, then, fate = False, OnTimeout.CUT, self.fate(victim.spec.id)
-            goal = fate.goal
-            if goal is Goal.SLEEP:
-                self._lay_down(victim, fate, frozen=freezes)
+    def _evict(self, load: Load, on_timeout: OnTimeout | None = None) -> None:
+        """Their memory was promised away: to sleep with each of them where that is possible, else it is stopped. `on_timeout`: what
+        becomes of requests that take longer than a drain, where it is not what the policy says."""
         cause = Reason.EVICTED.because(f"room for {load.model} ({load.reason})")
-        victim.tell(Drain(goal, self._policy.drain_timeout, cause, then))
+        for parting in self._part(load, self.ledger, self._tiers.host, on_timeout)[0]:
+            victim = self._instances[parting.model]
+            if parting.fate.goal is Goal.SLEEP:
+                self._lay_down(victim, parting.fate, frozen=parting.keeps)
+            victim.tell(Drain(parting.fate.goal, self._policy.drain_timeout, cause, parting.then))
+
+    def _part(
+        self, load: Load, ledger: Ledger, host: HostMemory, on_timeout: OnTimeout | None = None, *more: str
+    ) -> tuple[tuple[Parting, ...], Memory]:
+        """`ledger`: with the load promised. `more`: who else is about to wake."""
+        goers = [self._tiers.goer(i, self.ledger) for v in load.victims if (i := self._instances.get(v)) is not None]
+        sleepers = self.sleepers((load.model, *more))
+        return part(Memory(host, ledger), goers, sleepers, on_timeout or self._policy.on_drain_timeout)
+
+    def rehearse(self, loads: Sequence[Load]) -> tuple[Parting, ...]:
+        """What the last of these loads would do to those who go for it, and to sleepers for them, if all were carried out now in
+        this order. Changes nothing."""
+        memory, partings = Memory(self._tiers.host, self.ledger), tuple[Parting, ...]()
+        for load in loads:
+            ledger = memory.ledger.promise(load.model, load.device_bytes, load.victims)
+            partings, memory = self._part(load, ledger, memory.host, None, *(other.model for other in loads))
+        return partings
 
     async def _start_cold(self, loading: Loading) -> None:
         """The wake failed: those who wait for the load get a start, in the room that it has."""

@@ -2,7 +2,7 @@
 taught. Decides by `domain.tiers` and `domain.sleep`; tells nobody to do anything."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_mm.clock import Clock
@@ -10,6 +10,7 @@ from vllm_mm.domain import sleep
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.ledger import Device, Ledger
 from vllm_mm.domain.lifecycle import Goal, Judge, State
+from vllm_mm.domain.partings import Goer, has_bed
 from vllm_mm.domain.sleep import Experience
 from vllm_mm.domain.specs import GIB, ModelSpec
 from vllm_mm.domain.tiers import Fate, HostMemory, Sleeper, fate
@@ -80,35 +81,21 @@ class Tiers:
         known = int(weights * GIB) * len(held) if isinstance(weights, int | float) else 0
         return sleep.host_bytes(instance.spec, held, _kinds(ledger), known, frozen=frozen)
 
-    def fate(
-        self,
-        instance: ModelInstance,
-        ledger: Ledger,
-        others: Iterable[ModelInstance],
-        kept: Collection[str],
-        *,
-        frozen: bool = False,
-    ) -> Fate:
-        """What becomes of it if it has to go now. `kept`: sleepers that are not stopped for it: pinned, or about to wake. `frozen`:
-        its sleep is to keep its requests, should they outlast the drain."""
-        spec = instance.spec
-        try:
-            ledger.leave(spec.id, self.residue(spec, ledger))
-        except ValueError:
-            room = False
-        else:
-            room = True
-        sleepers = [
-            Sleeper(
-                other.spec.id, other.snapshot.since,
-                spare=other.state is State.SLEEPING and not (other.gate.count or other.gate.frozen) and other.spec.id not in kept,
-            )
-            for other in others
-            if other is not instance
-        ]  # fmt: skip
+    def fate(self, instance: ModelInstance, ledger: Ledger, sleepers: Sequence[Sleeper]) -> Fate:
+        """What becomes of it if it is told to sleep, for its own sake."""
+        goer = self.goer(instance, ledger)
         return fate(
-            self.host, self.host_bytes(instance, ledger, frozen=frozen), sleepers,
-            why_not=self.why_no_sleep(spec, tuple(ledger.devices.values())), device_room=room,
+            self.host, goer.takes, [s for s in sleepers if s.model != goer.model], why_not=goer.why_no_sleep,
+            device_room=has_bed(ledger, goer.model, goer.stays or {}),
+        )  # fmt: skip
+
+    def goer(self, instance: ModelInstance, ledger: Ledger) -> Goer:
+        """As one that has to go, for `domain.partings`."""
+        spec = instance.spec
+        return Goer(
+            spec.id, instance.state is not State.READY, instance.gate.count,
+            takes=self.host_bytes(instance, ledger), takes_frozen=self.host_bytes(instance, ledger, frozen=True),
+            stays=self.residue(spec, ledger), why_no_sleep=self.why_no_sleep(spec, tuple(ledger.devices.values())),
         )  # fmt: skip
 
     def take(self, instance: ModelInstance, ledger: Ledger, *, frozen: bool = False) -> None:

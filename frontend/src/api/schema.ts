@@ -1202,6 +1202,12 @@ export interface components {
             secret: string;
         };
         /**
+         * OnTimeout
+         * @description What a drain does with the leases that are left at its deadline.
+         * @enum {string}
+         */
+        OnTimeout: "cut" | "wait" | "freeze";
+        /**
          * Outcome
          * @description How a request ended. Exactly one per request.
          * @enum {string}
@@ -1229,8 +1235,16 @@ export interface components {
             };
             /** Bytes */
             bytes: number;
-            /** Victims */
+            /**
+             * Victims
+             * @description In the order in which they would be told to go.
+             */
             victims: components["schemas"]["VictimOut"][];
+            /**
+             * Stopped
+             * @description Sleepers that would have to go for the sleep of victims, those that slept longest first.
+             */
+            stopped: components["schemas"]["StoppedOut"][];
             footprint: components["schemas"]["FootprintOut"];
             /**
              * Room S
@@ -1603,6 +1617,28 @@ export interface components {
             alerts: string[];
         };
         /**
+         * StoppedOut
+         * @description A sleeper that would be stopped so that a victim can sleep: the host's memory for sleep has no room for both.
+         */
+        StoppedOut: {
+            /** Model */
+            model: string;
+            /**
+             * Sleeps For
+             * @description The victim that would sleep in its place.
+             */
+            sleeps_for: string;
+            /** Host Bytes */
+            host_bytes: number;
+            /** Asleep S */
+            asleep_s: number;
+            /**
+             * Return S
+             * @description What it would take to have it back: a start, where it would have been a wake.
+             */
+            return_s: number;
+        };
+        /**
          * Task
          * @description What the engine is asked for; it decides which probe proves readiness.
          * @enum {string}
@@ -1626,6 +1662,13 @@ export interface components {
             bytes: number;
             /** @description Where its eviction would lead. */
             goal: components["schemas"]["Goal"];
+            /**
+             * Why
+             * @description Why it would sleep, or be stopped instead.
+             */
+            why: string;
+            /** @description What would become of requests that outlast its drain. */
+            on_timeout: components["schemas"]["OnTimeout"];
             /**
              * Drain S
              * @description Until its last request ends, by what its drains took before.

@@ -33,6 +33,7 @@ const plan = (change: Partial<Plan> = {}): Plan => ({
   devices: {},
   bytes: 0,
   victims: [],
+  stopped: [],
   footprint: {
     per_device: 0,
     source: "declared",
@@ -54,7 +55,7 @@ const plan = (change: Partial<Plan> = {}): Plan => ({
   ...change,
 });
 
-const victim = (in_flight: number) => ({ model: "a", state: "ready" as const, in_flight, device_bytes: {}, bytes: 0, goal: "stop" as const, drain_s: 0, go_s: 1, return_s: 12 });
+const victim = (in_flight: number) => ({ model: "a", state: "ready" as const, in_flight, device_bytes: {}, bytes: 0, goal: "stop" as const, why: "", on_timeout: "cut" as const, drain_s: 0, go_s: 1, return_s: 12 });
 
 describe("what a row offers", () => {
   it("starts what is down, wakes what sleeps, and waits for what is under way", () => {
@@ -93,6 +94,10 @@ describe("what is said before", () => {
     expect(loadQuestion("start", plan())).toBeNull();
     expect(loadQuestion("start", plan({ victims: [victim(2)] }))?.points[0]).toBe("a has to make room. 2 requests are in flight there.");
     expect(loadQuestion("wake", plan({ victims: [victim(0)] }))?.points[0]).toBe("a has to make room. No request is in flight there.");
+    const sleeper = { model: "s", sleeps_for: "a", host_bytes: 1, asleep_s: 9, return_s: 30 };
+    expect(loadQuestion("start", plan({ victims: [victim(0)], stopped: [sleeper] }))?.points[1]).toBe(
+      "s, which sleeps, is stopped: the sleep of a needs its host memory.",
+    );
     expect(loadQuestion("start", plan({ act: "wait", reason: "room: a is pinned", again_in_s: 4 }))?.points[0]).toBe(
       "It has to wait (at the soonest in 4 s): room: a is pinned",
     );

@@ -65,7 +65,7 @@ async def frozen(w: World) -> Streaming:
     stream = await streaming(w)
     w.healthy_at_once = False
     await w.manager.start("busy", "test")
-    w.manager._evict(w.manager.require("a"), Load("busy", {}, ("a",), "test"))
+    w.manager._evict(Load("busy", {}, ("a",), "test"))
     await w.clock.advance(5.1)
     return stream
 

@@ -150,11 +150,7 @@ class Board:
         return min((t for t in times if self._now < t < inf), default=None)
 
     def _take(self, lane: Lane, found: Placement, *, overdue: bool) -> Load:
-        ledger = self._ledger
-        for victim in found.victims:
-            ledger = ledger.leave(victim)
-        change = ledger.grow if lane.model in ledger.reservations else ledger.reserve
-        self._ledger = change(lane.model, found.device_bytes)
+        self._ledger = self._ledger.promise(lane.model, found.device_bytes, found.victims)
         reason = self._why(lane, found, overdue=overdue)
         gone = {lane.model, *found.victims}
         self._residents = [r for r in self._residents if r.model not in gone]
