@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import packages
 import peers
 from product import Product
 from start import Case, Failed, bench, host
@@ -34,8 +35,8 @@ PROFILE = {
 
 async def measure(options: Any, say: Any) -> dict[str, Any]:
     try:
-        tools = peers.build_tools(peers.cache_dir())
-    except peers.Unavailable as error:
+        tools = peers.build_tools(packages.cache_dir())
+    except packages.Unavailable as error:
         raise Failed(str(error)) from error
     runs: list[dict[str, Any]] = []
     facts = host()

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,14 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packages import Unavailable, from_debian, from_pypi
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ROUTER = "vllm-router==0.1.17"
+LITELLM = "litellm[proxy]==1.108.14"
 PROXY_CORE, LOAD_CORE = "0", "1"
-
-
-class Unavailable(Exception):
-    """A peer that cannot be measured here; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,10 @@ class Target:
     pids: tuple[int, ...]
     """Whose CPU time and memory count."""
     key: str = "mm-bench"
-
-
-def cache_dir() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = base / "vllm-mm" / "bench"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    rss_mb: float = 0.0
+    """Before any load."""
+    up_s: float = 0.0
+    """From the start of the process to its first answer (ours) or to an open port (the others)."""
 
 
 def free_port() -> int:
@@ -85,16 +82,26 @@ def running(argv: list[str], core: str, log: Path, **more: object) -> Iterator[s
             process.wait(5)
 
 
-def wait_for(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+def wait_for(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60.0) -> float:
+    """Until somebody listens there; in how many seconds."""
+    began = time.monotonic()
+    while time.monotonic() < began + seconds:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
+            return time.monotonic() - began
         if process.poll() is not None:
             break
-        time.sleep(0.05)
+        time.sleep(0.01)
     tail = log.read_text(errors="replace")[-800:]
     raise Unavailable(f"it did not come up on port {port}: {tail}")
+
+
+def rss_mb(pids: tuple[int, ...]) -> float:
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def target(name: str, port: int, pids: tuple[int, ...], up: float, key: str = "mm-bench") -> Target:
+    return Target(name, f"127.0.0.1:{port}", pids, key, rss_mb(pids), up)
 
 
 @contextlib.contextmanager
@@ -109,7 +116,7 @@ def engine(tools: dict[str, Path], work: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def nginx(cache: Path, work: Path, upstream_port: int) -> Iterator[Target]:
-    binary = _find_nginx(cache)
+    binary, env = from_debian(cache, "nginx")
     port = free_port()
     config = work / "nginx.conf"
     temp = "".join(f"{kind}_temp_path {work}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
@@ -121,99 +128,124 @@ def nginx(cache: Path, work: Path, upstream_port: int) -> Iterator[Target]:
         f' server {{ listen 127.0.0.1:{port}; client_max_body_size 100m; location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }} }} }}\n'
     )
     log = work / "nginx.log"
-    with running([binary, "-p", str(work), "-c", str(config)], PROXY_CORE, log) as process:
-        wait_for(port, process, log)
-        yield Target("nginx", f"127.0.0.1:{port}", _children(process.pid))
+    argv = [binary, "-p", str(work), "-c", str(config)]
+    with running(argv, PROXY_CORE, log, env={**os.environ, **env}) as process:
+        up = wait_for(port, process, log)
+        yield target("nginx", port, _children(process.pid), up)
 
 
-def _find_nginx(cache: Path) -> str:
-    """The system's, or Debian's package unpacked into the cache (nothing is installed)."""
-    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if found is not None:
-        return found
-    unpacked = cache / "nginx" / "usr" / "sbin" / "nginx"
-    if not unpacked.exists():
-        if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-            raise Unavailable("nginx is not installed, and this is no Debian to get it from")
-        got = subprocess.run(["apt-get", "download", "nginx"], cwd=cache, capture_output=True, text=True, check=False)
-        packages = sorted(cache.glob("nginx_*.deb"))
-        if got.returncode or not packages:
-            raise Unavailable(f"apt-get download nginx: {got.stderr.strip()[-300:]} (apt-get update first?)")
-        subprocess.run(["dpkg-deb", "-x", str(packages[-1]), str(cache / "nginx")], check=True)
-    works = subprocess.run([str(unpacked), "-v"], capture_output=True, text=True, check=False)
-    if works.returncode:
-        raise Unavailable(f"nginx does not run: {works.stderr.strip()[-300:]}")
-    return str(unpacked)
+@contextlib.contextmanager
+def haproxy(cache: Path, work: Path, upstream_port: int) -> Iterator[Target]:
+    binary, env = from_debian(cache, "haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1")
+    port = free_port()
+    config = work / "haproxy.cfg"
+    config.write_text(
+        "global\n nbthread 1\n maxconn 8192\n"
+        "defaults\n mode http\n timeout connect 5s\n timeout client 600s\n timeout server 600s\n http-reuse always\n option http-no-delay\n"
+        f"frontend f\n bind 127.0.0.1:{port}\n default_backend b\n"
+        f"backend b\n server s 127.0.0.1:{upstream_port}\n"
+    )
+    log = work / "haproxy.log"
+    with running([binary, "-db", "-f", str(config)], PROXY_CORE, log, env={**os.environ, **env}) as process:
+        up = wait_for(port, process, log)
+        yield target("haproxy", port, (process.pid,), up)
 
 
 @contextlib.contextmanager
 def router(cache: Path, work: Path, upstream_port: int) -> Iterator[Target]:
     """vllm-router, in an environment of its own."""
-    home = cache / ROUTER.replace("==", "-")
-    binary = home / "bin" / "vllm-router"
-    if not binary.exists():
-        made = subprocess.run([sys.executable, "-m", "venv", str(home)], capture_output=True, text=True, check=False)
-        if not made.returncode:
-            made = subprocess.run(
-                [str(home / "bin" / "pip"), "install", "-q", ROUTER], capture_output=True, text=True, check=False
-            )
-        if made.returncode or not binary.exists():
-            shutil.rmtree(home, ignore_errors=True)
-            raise Unavailable(f"pip install {ROUTER}: {made.stderr.strip()[-300:]}")
+    binary = from_pypi(cache, ROUTER, "vllm-router")
     port = free_port()
     argv = [
-        str(binary),
-        "--worker-urls",
-        f"http://127.0.0.1:{upstream_port}",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
-    argv += ["--prometheus-port", str(free_port())]
+        str(binary), "--worker-urls", f"http://127.0.0.1:{upstream_port}", "--host", "127.0.0.1", "--port", str(port),
+        "--prometheus-port", str(free_port()),
+    ]  # fmt: skip
     log = work / "router.log"
     with running(argv, PROXY_CORE, log) as process:
-        wait_for(port, process, log)
-        yield Target("vllm-router", f"127.0.0.1:{port}", (process.pid,))
+        up = wait_for(port, process, log)
+        yield target("vllm-router", port, (process.pid,), up)
 
 
 @contextlib.contextmanager
-def product(tools: dict[str, Path], work: Path) -> Iterator[Target]:
-    """The real `vllm-mm serve`, everything on, with the canned engine as an `engine: command` on its unix socket."""
-    port, state = free_port(), work / "state"
-    config = work / "vllm-mm.yaml"
+def litellm(cache: Path, work: Path, upstream_port: int) -> Iterator[Target]:
+    """LiteLLM's proxy with one worker and one model, without keys and database."""
+    binary = from_pypi(cache, LITELLM, "litellm")
+    port = free_port()
+    config = work / "litellm.yaml"
+    model = {"model": "openai/m1", "api_base": f"http://127.0.0.1:{upstream_port}/v1", "api_key": "none"}
+    config.write_text(json.dumps({"model_list": [{"model_name": "m1", "litellm_params": model}]}))
+    log = work / "litellm.log"
+    env = {
+        **os.environ,
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "DISABLE_SCHEMA_UPDATE": "true",
+    }
+    argv = [str(binary), "--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
+    with running(argv, PROXY_CORE, log, env=env, cwd=work) as process:
+        up = wait_for(port, process, log, 180)
+        yield target("litellm", port, (process.pid,), up)
+
+
+@contextlib.contextmanager
+def product(tools: dict[str, Path], work: Path, models: int = 0, rows: int = 0) -> Iterator[Target]:
+    """The real `vllm-mm serve`, everything on, with the canned engine as an `engine: command` on its unix socket.
+
+    `models` are so many others that nobody asks for; `rows` are in its ledger before it starts.
+    """
+    name = "vllm-mm" + (f", {models} models" if models else "") + (f", {rows} rows" if rows else "")
+    home = work / name.replace(", ", "-").replace(" ", "-")
+    home.mkdir()
+    port, state = free_port(), home / "state"
+    config = home / "vllm-mm.yaml"
     command = ["taskset", "-c", LOAD_CORE, str(tools["upstream"]), "0", "{socket}"]
-    config.write_text(
-        json.dumps(
-            {
-                "server": {"host": "127.0.0.1", "port": port},
-                "devices": "cpu",
-                "queue": {"max_size": 4096},
-                "models": {
-                    "m1": {
-                        "engine": "command",
-                        "command": command,
-                        "memory": "64MiB",
-                        "concurrency": 4096,
-                        "preload": True,
-                        "pinned": True,
-                    }
-                },
-            }
-        )
-    )
-    log = work / "product.log"
-    argv = [str(Path(sys.executable).with_name("vllm-mm")), "serve", "--config", str(config), "--data-dir", str(state)]
-    if not Path(argv[0]).exists():
+    measured = {"engine": "command", "command": command, "memory": "64MiB", "concurrency": 4096, "preload": True, "pinned": True}  # fmt: skip
+    others = {f"other-{n}": {"engine": "sim", "sim": {"weights": "1GiB"}} for n in range(models)}
+    settings = {
+        "server": {"host": "127.0.0.1", "port": port},
+        "devices": "cpu",
+        "queue": {"max_size": 4096},
+        "models": {"m1": measured, **others},
+    }
+    config.write_text(json.dumps(settings))
+    log = home / "product.log"
+    binary = Path(sys.executable).with_name("vllm-mm")
+    if not binary.exists():
         raise Unavailable(
             "vllm-mm is not installed beside this Python: scripts/run or scripts/test makes the environment"
         )
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with running(argv, PROXY_CORE, log, env=environment) as process:
+    if rows:
+        _fill(binary, config, state, rows)
+    argv = [str(binary), "serve", "--config", str(config), "--data-dir", str(state)]
+    with running(argv, PROXY_CORE, log, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+        began = time.monotonic()
         wait_for(port, process, log)
         key = _token(log)
         _until_served(port, key, log)
-        yield Target("vllm-mm", f"127.0.0.1:{port}", (process.pid,), key)
+        yield target(name, port, (process.pid,), time.monotonic() - began, key)
+
+
+def _fill(binary: Path, config: Path, state: Path, rows: int) -> None:
+    """A ledger as a busy installation has it."""
+    upgrade = [str(binary), "db", "upgrade", "--config", str(config), "--data-dir", str(state)]
+    subprocess.run(upgrade, check=True, capture_output=True)
+    with contextlib.closing(sqlite3.connect(state / "state.db")) as database, database:
+        columns = database.execute("pragma table_info(requests)").fetchall()
+        wanted = {
+            name: ("'r-' || n" if kind.upper().startswith(("VARCHAR", "TEXT")) else "n")
+            for _, name, kind, required, default, _ in columns
+            if required and default is None
+        }
+        now = time.time()
+        wanted |= {
+            name: f"{now} - n"
+            for _, name, kind, *_ in columns
+            if kind.upper().startswith("FLOAT") and name.endswith("_at")
+        }
+        database.execute(
+            f"with recursive c(n) as (select 1 union all select n + 1 from c where n < {rows}) "  # noqa: S608
+            f"insert into requests ({', '.join(wanted)}) select {', '.join(wanted.values())} from c"
+        )
 
 
 @contextlib.contextmanager
@@ -224,8 +256,8 @@ def bare(tools: dict[str, Path], work: Path, form: str) -> Iterator[Target]:
     with running([str(tools["upstream"]), "0", str(path)], LOAD_CORE, work / "bare-upstream.log"):
         argv = [sys.executable, str(HERE / "serve_static.py"), str(port), str(path), form]
         with running(argv, PROXY_CORE, log) as process:
-            wait_for(port, process, log)
-            yield Target(f"bare-{form}", f"127.0.0.1:{port}", (process.pid,))
+            up = wait_for(port, process, log)
+            yield target(f"bare-{form}", port, (process.pid,), up)
 
 
 def _token(log: Path) -> str:

@@ -99,7 +99,7 @@ async def test_slow_but_sound_starts_become_ready() -> None:
         "runpy.run_module('vllm_mm.sim', run_name='__main__')\n"
     )
     models = {
-        "slow-health": sim("slow_health:1.0", model={"start": {"stall": "1500ms", "deadline": "20s", "probe": "5s"}}),
+        "slow-health": sim("slow_health:1.0", model={"start": {"stall": "4s", "deadline": "20s", "probe": "5s"}}),
         "long": sim(weights="16GiB", load_bandwidth="8GiB/s", shards=20, model=limits),
         "talker": {
             "engine": "command", "memory": "2GiB", **limits, "env": {"PYTHONPATH": str(_backend())},

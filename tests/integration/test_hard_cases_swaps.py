@@ -95,7 +95,7 @@ async def test_the_least_recently_used_victim_is_not_cut_in_the_middle() -> None
         {"a": sim(), "b": sim(), "c": sim()}, memory="22GiB", swap={"max_wait": "500ms", "min_dwell": "0s"}
     ) as it:
         await it.ready("a", "b")
-        long = asyncio.create_task(it.streamed("a", tokens=500))
+        long = asyncio.create_task(it.streamed("a", tokens=1200))
         await it.in_flight("a", 1)
         assert (await it.complete("b")).status_code == 200
         assert (await it.complete("c")).status_code == 200
