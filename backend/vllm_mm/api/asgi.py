@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
-from vllm_mm.domain.errors import MMError
+from vllm_mm.api.pace import BodyPace
+from vllm_mm.domain.errors import MMError, RequestTooSlow
 from vllm_mm.engine.exchange import Exchange
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.multipart import Form
@@ -19,6 +20,8 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 HIGH_WATER: Final = 1 << 18
 """Bytes held for a slow client before the engine is read no further."""
+LARGEST_WHOLE: Final = 1 << 26
+"""Bytes of an answer that are kept until it is whole; a larger one is cut."""
 
 
 def begin_upload(call: Call, gateway: Gateway) -> None:
@@ -36,15 +39,31 @@ def begin_upload(call: Call, gateway: Gateway) -> None:
         call.upload = Upload(form, declared, gateway.rules)
 
 
-async def take_in(receive: Receive, upload: Upload | None, client: "AsgiClient", serving: asyncio.Task[None]) -> None:
+async def in_time(receive: Receive, pace: BodyPace, now: float, size: int) -> Message:
+    """More of a body of which there are `size` bytes. Raises RequestTooSlow."""
+    try:
+        async with asyncio.timeout(max(0.0, pace.left(now, size))):
+            return await receive()
+    except TimeoutError:
+        raise pace.too_slow() from None
+
+
+async def take_in(
+    receive: Receive, upload: Upload | None, client: "AsgiClient", serving: asyncio.Task[None], gateway: Gateway
+) -> None:
     """Read a form from the client, as fast as it is taken; then `watch`."""
     if upload is None:
         return
+    now = gateway.clock.now
+    pace = BodyPace(gateway.rules, now())
     more = True
     try:
         while more:
+            began = now()
             await upload.room()
-            message = await receive()
+            pace.came(now(), now() - began)
+            message = await in_time(receive, pace, now(), upload.size)
+            pace.came(now())
             if message["type"] == "http.disconnect":
                 leave(client, serving)
                 return
@@ -52,6 +71,9 @@ async def take_in(receive: Receive, upload: Upload | None, client: "AsgiClient",
                 upload.push(message["body"])
             more = message.get("more_body", False)
         upload.complete()
+    except RequestTooSlow as error:
+        upload.fail(error)
+        return
     except MMError:
         return  # whoever serves the request has it too
     await watch(receive, client, serving)
@@ -77,7 +99,8 @@ class AsgiClient:
 
     raw = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
+        """`whole`: the server cannot send an answer without a length to this client (HTTP/1.0), so it gets it when it is whole."""
         self.gone = False
         self.complete = False
         self.task: asyncio.Task[None] | None = None
@@ -87,16 +110,28 @@ class AsgiClient:
         self._some = asyncio.Event()
         self._exchange: Exchange | None = None
         self._paused = False
+        self._whole = whole
+        self._waiting: tuple[int, Headers] | None = None
+        self._kept = bytearray()
 
     # Client
 
     def start(self, status: int, headers: Headers, framing: Framing, length: int | None = None) -> None:
         if framing is Framing.LENGTH or (framing is Framing.EMPTY and length is not None):
             headers = [*headers, (b"content-length", b"%d" % (length or 0))]
+        elif self._whole and framing is not Framing.EMPTY:
+            self._waiting = status, headers
+            return
         self._put({"type": "http.response.start", "status": status, "headers": headers})
 
     def data(self, chunk: bytes) -> None:
         if not chunk or self.gone:
+            return
+        if self._waiting is not None:
+            self._kept += chunk
+            if len(self._kept) > LARGEST_WHOLE:
+                self.gone = True
+                self.interrupt()
             return
         self._held += len(chunk)
         self._put({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -108,11 +143,30 @@ class AsgiClient:
         return self.data
 
     def finish(self) -> None:
+        self._give()
         self._put({"type": "http.response.body", "body": b"", "more_body": False})
 
     def cut(self) -> None:
+        if self._waiting is not None:
+            self._give(502)
+            self._put({"type": "http.response.body", "body": b"", "more_body": False})
         self._ended = True
         self._some.set()
+
+    def _give(self, status: int | None = None) -> None:
+        """What was kept until it is whole; with a `status` of its own if that never came."""
+        if self._waiting is None:
+            return
+        (meant, headers), self._waiting = self._waiting, None
+        body = bytes(self._kept)
+        self._put(
+            {
+                "type": "http.response.start",
+                "status": status or meant,
+                "headers": [*headers, (b"content-length", b"%d" % len(body))],
+            }
+        )
+        self._put({"type": "http.response.body", "body": body, "more_body": True})
 
     def bind(self, exchange: Exchange) -> None:
         self._exchange = exchange

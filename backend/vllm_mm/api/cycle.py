@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from vllm_mm.domain.errors import RequestCut
+from vllm_mm.domain.errors import MMError, RequestCut
 from vllm_mm.engine.exchange import Exchange
 from vllm_mm.gateway.ports import Framing, Headers
 from vllm_mm.gateway.relay import Call
@@ -75,6 +75,8 @@ class HotCycle:
                 parts.append(b"transfer-encoding: chunked\r\n")
         if not self.keep_alive:
             parts.append(b"connection: close\r\n")
+        elif not self.raw:  # a client of HTTP/1.0, which asked for it
+            parts.append(b"connection: keep-alive\r\n")
         parts.append(b"\r\n")
         self._head = parts
         self._framing = framing
@@ -113,6 +115,13 @@ class HotCycle:
         self.response_complete = True
         self._head = None
         self._protocol.cut(unframed=not self.raw and self._framing is Framing.CHUNKED)
+
+    def cut_short(self, error: MMError) -> bool:
+        """End it with `error`. False when it does not relay anything: then only the connection can be ended."""
+        if self._exchange is None or self.response_complete:
+            return False
+        self._exchange.abort(error)
+        return True
 
     def bind(self, exchange: Exchange) -> None:
         self._exchange = exchange

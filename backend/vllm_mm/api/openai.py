@@ -3,6 +3,7 @@ whoever serves it with another HTTP implementation. No framework objects on the 
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
@@ -10,9 +11,11 @@ from urllib.parse import unquote
 
 import msgspec
 
-from vllm_mm.api.asgi import AsgiClient, Receive, Send, begin_upload, take_in, watch
+from vllm_mm.api.asgi import AsgiClient, Receive, Send, begin_upload, in_time, take_in, watch
+from vllm_mm.api.framing import ENDS_WITH_CONNECTION
+from vllm_mm.api.pace import BodyPace
 from vllm_mm.api.problems import MethodNotAllowed, explain
-from vllm_mm.domain.errors import MMError, PayloadTooLarge, UnknownModel, UnknownRoute
+from vllm_mm.domain.errors import MMError, PayloadTooLarge, RequestTooSlow, UnknownModel, UnknownRoute
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.gateway.bodies import error_body
@@ -22,7 +25,7 @@ from vllm_mm.gateway.identity import require
 from vllm_mm.gateway.origins import allowed, may_read, preflight
 from vllm_mm.gateway.ports import Headers
 from vllm_mm.gateway.relay import Call
-from vllm_mm.gateway.routes import ROUTES, UPLOADS, Form, Route, about_response
+from vllm_mm.gateway.routes import ROUTES, UPLOADS, Form, Route, about_response, route_of
 
 Scope_: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Scope_, Receive, Send], Awaitable[None]]
@@ -42,9 +45,11 @@ class OpenAIApp:
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path: str = scope["path"]
-            raw = scope.get("raw_path") or path.encode()
-            route = ROUTES.get(raw) or UPLOADS.get(raw)
-            if route is not None or path.startswith(_PREFIXES) or path in {"/v1", "/v2"} or self._fallback is None:
+            route = route_of(scope.get("raw_path") or path.encode())
+            ours = (
+                path.startswith(_PREFIXES) or path in {"/v1", "/v2"} or (path[:2] == "//" and _near(path) is not None)
+            )
+            if route is not None or ours or self._fallback is None:
                 await self._answer(scope, receive, send, route)
                 return
         if self._fallback is not None:
@@ -89,7 +94,9 @@ class OpenAIApp:
                 extra = [(b"allow", route.method)]
                 raise MethodNotAllowed(f"{method} is not for {route.name}; use {route.method.decode()}.")
             else:
-                raise UnknownRoute(f"There is no {method} {path} here. GET /docs lists what there is.")
+                near = _near(path)
+                advice = "GET /docs lists what there is." if near is None else f"Did you mean {near}?"
+                raise UnknownRoute(f"There is no {method} {raw} here. {advice}")
         except MMError as error:
             problem = explain(error)
             form = route.form if route is not None else Form.OPENAI
@@ -122,7 +129,10 @@ class OpenAIApp:
         return msgspec.json.encode({"object": "list", "data": items})
 
     def _model(self, name: str, key: Key) -> bytes:
-        spec = self._gateway.leases.catalog.resolve(name)
+        catalog = self._gateway.leases.catalog
+        if name.endswith("/") and catalog.get(name[:-1]) is not None:
+            name = name[:-1]
+        spec = catalog.resolve(name)
         if not key.may_use(spec.id):
             raise UnknownModel(f"The model `{name}` does not exist, or this key may not use it.")
         return msgspec.json.encode(self._item(name, spec))
@@ -150,12 +160,12 @@ class OpenAIApp:
         headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
         call = Call(route, scope["query_string"], headers, gateway.clock.now())
         call.subject = subject
-        client = AsgiClient()
+        client = AsgiClient(whole=scope.get("http_version") == "1.0" and not scope.get(ENDS_WITH_CONNECTION, False))
         loop = asyncio.get_running_loop()
         if route.path in UPLOADS:
             begin_upload(call, gateway)
             client.task = serving = loop.create_task(gateway.serve(call, client))
-            watching = loop.create_task(take_in(receive, call.upload, client, serving))
+            watching = loop.create_task(take_in(receive, call.upload, client, serving, gateway))
         else:
             call.body, call.refused, client.gone = await self._body(headers, receive)
             client.task = serving = loop.create_task(gateway.serve(call, client))
@@ -180,13 +190,19 @@ class OpenAIApp:
         """The whole body; or why it is not taken; or that the client left."""
         limit = self._gateway.rules.body
         declared = next((int(v) for k, v in headers if k == b"content-length"), 0)
+        clock = self._gateway.clock
+        pace = BodyPace(self._gateway.rules, clock.now())
         if declared > limit:
             return b"", too_large(limit), False
         if declared > (1 << 16) and not self._gateway.admits(headers):
             return b"", None, False  # the gateway refuses it by its key
         body = bytearray()
         while True:
-            message = await receive()
+            try:
+                message = await in_time(receive, pace, clock.now(), len(body))
+            except RequestTooSlow as error:
+                return b"", error, False
+            pace.came(clock.now())
             if message["type"] == "http.disconnect":
                 return b"", None, True
             body += message.get("body", b"")
@@ -194,6 +210,13 @@ class OpenAIApp:
                 return b"", too_large(limit), False
             if not message.get("more_body", False):
                 return body, None, False
+
+
+def _near(path: str) -> str | None:
+    """The path that was meant, when it was sent in another spelling."""
+    meant = re.sub("/+", "/", path).lower().rstrip("/")
+    known = meant.encode()
+    return meant if meant == _MODELS or known in ROUTES or known in UPLOADS else None
 
 
 def too_large(limit: int) -> PayloadTooLarge:

@@ -1,6 +1,7 @@
 """The one table from the product's errors to HTTP, for the data plane and for the admin API."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -14,13 +15,16 @@ from vllm_mm.domain.errors import (
     PayloadTooLarge,
     RateLimited,
     RequestCut,
+    RequestTooSlow,
     Unauthorized,
     Unavailable,
     UnknownModel,
     UnknownRoute,
+    UnsupportedEncoding,
     UpstreamDied,
     UpstreamTimeout,
 )
+from vllm_mm.gateway.compressed import CODINGS
 from vllm_mm.gateway.ports import Problem
 from vllm_mm.store.failures import DatabaseFull
 
@@ -43,6 +47,8 @@ class Row(NamedTuple):
 
 TABLE: Final[tuple[Row, ...]] = (
     Row(PayloadTooLarge, 413),
+    Row(RequestTooSlow, 408),
+    Row(UnsupportedEncoding, 415),
     Row(BadRequest, 400, admin=422),
     Row(ConfigError, 400, admin=422),
     Row(Unauthorized, 401),
@@ -61,6 +67,11 @@ TABLE: Final[tuple[Row, ...]] = (
 )
 """The first that fits counts, so special kinds stand before their base."""
 
+_HEADERS: Final[Mapping[int, Mapping[bytes, bytes]]] = {
+    401: {b"www-authenticate": b"Bearer"},
+    415: {b"accept-encoding": CODINGS},
+}
+"""What HTTP wants beside a status (RFC 9110, 11.6.1 and 15.5.16)."""
 RETRY_AFTER_MAX: Final = 60
 """openai-python gives up at once above 120 s, older versions above 60 s."""
 _RETRY_AFTER_DEFAULT: Final = 5
@@ -83,7 +94,7 @@ def explain(error: BaseException) -> Problem:
         error.code,
         param="model" if isinstance(error, UnknownModel) else getattr(error, "param", None),
         retry_after=retry_after,
-        headers={b"www-authenticate": b"Bearer"} if status == 401 else {},
+        headers=_HEADERS.get(status, {}),
         reason=error.reason.value if error.reason is not None else "",
     )
 

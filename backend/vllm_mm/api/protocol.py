@@ -7,22 +7,25 @@ complete and else sets `cycle.keep_alive` to False.
 """
 
 import asyncio
+import functools
 import socket
 import struct
 from typing import Any, Final, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from vllm_mm.api.cycle import HotCycle
+from vllm_mm.api.framing import Fault, check_head, unframed, without_upgrade
 from vllm_mm.api.openai import OpenAIApp, too_large
+from vllm_mm.api.pace import BodyPace
+from vllm_mm.api.timed import TimedProtocol
 from vllm_mm.api.unparsed import LargeBody, refusal
-from vllm_mm.domain.errors import BadRequest, MMError, Unavailable
+from vllm_mm.domain.errors import BadRequest, MMError, RequestCut, RequestTooSlow, Unavailable
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.relay import Call
-from vllm_mm.gateway.routes import ROUTES, Route
+from vllm_mm.gateway.routes import ROUTES, UPLOADS, Route, route_of
 
 DIRECT: Final = 65536
 """A body announced to be larger is read straight into its place, past the parser."""
@@ -32,8 +35,6 @@ LINGER: Final = 2.0
 """Seconds for which an unwanted body is read and dropped, so that the refusal reaches the client before the close."""
 CLOSING: Final = 5.0
 """Seconds for which a cut answer's last bytes may take to leave."""
-BODY_TIMEOUT: Final = 60.0
-"""Seconds without a byte after which an unfinished request body is given up."""
 
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -48,7 +49,7 @@ def hot_protocol(gateway: Gateway) -> type[asyncio.Protocol]:
     return BoundHotProtocol
 
 
-class HotProtocol(HttpToolsProtocol):
+class HotProtocol(TimedProtocol):
     """Use `hot_protocol(gateway)`, which binds it to a gateway."""
 
     _gateway: Gateway
@@ -60,40 +61,26 @@ class HotProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(config, server_state, app_state, _loop, rules=self._gateway.rules)
         self.app = cast("Any", OpenAIApp(self._gateway, fallback=self.app))
-        self._rules = self._gateway.rules
         self._hot: HotCycle | None = None
         """The request that the parser is in, when it is ours."""
         self._answering: HotCycle | None = None
         """The request of ours whose turn it is."""
-        self._asgi: RequestResponseCycle | None = None
-        """The request of the application whose turn it is."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._direct: LargeBody | None = None
         """Where the rest of a large body goes."""
-        self._dropping = False
-        """What comes is not read any more: the connection is about to close."""
         self._block = 0
         self._head_size = 0
-        self._in_head = False
-        self._head_since = 0.0
-        self._touched = 0.0
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self._overhead = 0
+        """Bytes since the last ones of a body: of the framing, and what comes behind a body."""
+        self._upgrading = False
+        """The parser is in a request that offers another protocol; it is parsed again without the offer."""
 
     # asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(cast("asyncio.Transport", transport))
-        self._touched = self.loop.time()
-        first = min(self._rules.keep_alive, self._rules.header_timeout)
-        self._idle_timer = self.loop.call_later(first, self._check_idle)
-
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
         queued: list[Any] = [cycle for cycle, _ in self.pipeline]
         unserved = [cycle for cycle in queued if isinstance(cycle, HotCycle)]
         if self._hot is not None and not self._hot.started and self._hot not in unserved:
@@ -111,11 +98,12 @@ class HotProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._touched = self.loop.time()
         if self._dropping:
             return
         large = self._direct
         if large is not None:
+            if self._pace is not None:
+                self._pace.came(self.loop.time())
             data = large.fill(data)
             if large.complete:
                 self._took(large)
@@ -137,18 +125,25 @@ class HotProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> None:
         self._block = len(data)
+        self._overhead += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._unsupported_upgrade_warning()
+        except httptools.HttpParserUpgrade as offer:
+            if self._upgrading:
+                self._stay(data[offer.args[0] :])
+            else:
+                self.handle_websocket_upgrade()
+            return
         except httptools.HttpParserError as error:
             cause = error.__context__ or error
-            if isinstance(cause, _HeadTooLarge):
-                self._refuse_head()
+            if isinstance(cause, Fault):
+                self._refuse_connection(cause.status, cause.message)
             else:
                 self._refuse_connection(400, f"This is not a valid HTTP request: {cause}.")
             return
-        if self._in_head:
+        if self._overhead > self._rules.header and not self._in_head:
+            self._refuse_head()
+        elif self._in_head:
             self._head_size += len(data)
             if self._head_size > self._rules.header:
                 self._refuse_head()
@@ -161,24 +156,34 @@ class HotProtocol(HttpToolsProtocol):
         self._hot = None
         self._in_head = True
         self._head_size = 0
-        self._head_since = self._touched
+        self._head_since = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._in_head:  # what comes behind a body is none of the head's, and is not read (RFC 9110, 6.5.1)
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._overhead = 0
         if self._head_size + self._block > self._rules.header:
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > self._rules.header:
-                raise _HeadTooLarge
-        if self.parser.get_method() == b"POST":
+                raise self._head_too_large
+        check_head(self.parser.get_http_version(), self.headers)
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise Fault(501, "This server is no proxy: it knows no CONNECT.")
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            self._upgrading = True
+            return
+        if method == b"POST":
             path, _, query = self.url.partition(b"?")
-            route = ROUTES.get(path)
-            if route is not None:
+            route = ROUTES.get(path) or (route_of(path) if path.endswith(b"/") else None)
+            if route is not None and route.path not in UPLOADS:
                 self._begin(route, query)
                 return
         url, headers = self.url, self.headers
+        self._size = 0
         super().on_message_begin()
         self.url = url
         self.headers += headers
@@ -187,7 +192,11 @@ class HotProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         cycle = self._hot
+        self._overhead = 0
+        if self._pace is not None:
+            self._pace.came(self.loop.time())
         if cycle is None:
+            self._size += len(body)
             super().on_body(body)
         elif not cycle.refused:
             self._size += len(body)
@@ -198,18 +207,32 @@ class HotProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         cycle = self._hot
+        if self._upgrading:
+            return
+        self._pace = None
         if cycle is None:
             super().on_message_complete()
             return
         pieces, self._pieces = self._pieces, []
         self._complete(cycle, pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
+    def _stay(self, rest: bytes) -> None:
+        """A request offered another protocol, and `rest` came behind its head: it is answered in this one."""
+        head = without_upgrade(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+        self._upgrading = False
+        self._fresh_parser()
+        self._feed(head + rest)
+
+    def _fresh_parser(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
     def _begin(self, route: Route, query: bytes) -> None:
         """The head of a request of ours is complete."""
         headers = self.headers
         http10 = self.parser.get_http_version() == "1.0"
         call = Call(route, query, headers, self._gateway.clock.now())
-        cycle = HotCycle(self, call, keep_alive=not http10 and self.parser.should_keep_alive(), http10=http10)
+        cycle = HotCycle(self, call, keep_alive=self.parser.should_keep_alive(), http10=http10)
         before: Any = self.cycle
         self.cycle = cast("Any", cycle)
         self._hot = cycle
@@ -222,7 +245,7 @@ class HotProtocol(HttpToolsProtocol):
                     declared = int(value)
                 elif name == b"transfer-encoding":
                     suspicious = True
-                elif value.lower() == b"100-continue":
+                elif value.lower() == b"100-continue" and not http10:
                     cycle.wants_continue = suspicious = True
         ours = before is None or before.response_complete
         if ours:
@@ -249,13 +272,12 @@ class HotProtocol(HttpToolsProtocol):
 
     def _took(self, large: LargeBody) -> None:
         self._direct = None
-        # The old parser still waits for this body.
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._fresh_parser()  # the old one still waits for this body
         self._complete(cast("HotCycle", self._hot), large.buffer)
 
     def _complete(self, cycle: HotCycle, body: bytes | bytearray) -> None:
         self._hot = None
+        self._pace = None
         cycle.body_complete = True
         if not cycle.refused:
             cycle.call.body = body
@@ -264,6 +286,7 @@ class HotProtocol(HttpToolsProtocol):
 
     def _unwanted(self, cycle: HotCycle, error: MMError | None) -> None:
         """Answer without the body. No error: the gateway will find its own in the head."""
+        self._pace = None
         cycle.refused = True
         cycle.keep_alive = False
         cycle.direct = 0
@@ -285,7 +308,9 @@ class HotProtocol(HttpToolsProtocol):
         """It is its turn."""
         if cycle.body_complete or cycle.refused:
             self._serve(cycle)
-        elif cycle.wants_continue:
+            return
+        self._pace = BodyPace(self._rules, self.loop.time())
+        if cycle.wants_continue:
             self.transport.write(_CONTINUE)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -294,6 +319,10 @@ class HotProtocol(HttpToolsProtocol):
             self._go_on(cycle)
         else:
             self._asgi = cycle
+            if cycle.more_body:
+                self._pace = BodyPace(self._rules, self.loop.time())
+            if cycle.scope["http_version"] == "1.0":
+                app = unframed(app, cycle, functools.partial(self.cut, unframed=True))
             super()._start_asgi_task(cycle, app)
 
     def answered(self, cycle: HotCycle) -> None:
@@ -331,7 +360,7 @@ class HotProtocol(HttpToolsProtocol):
         self._asgi = None
         if self.transport.is_closing():
             return
-        self._touched = self.loop.time()
+        self._free_since = self.loop.time()
         if self._dropping:
             self._linger()
             return
@@ -341,35 +370,31 @@ class HotProtocol(HttpToolsProtocol):
 
     # Ends
 
-    def _check_idle(self) -> None:
-        rules, now = self._rules, self.loop.time()
-        cycle: Any = self.cycle
-        again = min(rules.keep_alive, rules.header_timeout)
-        if self.transport.is_closing():
-            return
-        if isinstance(cycle, HotCycle) and self._answering is cycle and not cycle.started:
-            if now - self._touched >= BODY_TIMEOUT:
-                self._direct = None
-                self._dropping = True
-                self._unwanted(cycle, BadRequest(f"The rest of the body did not come within {BODY_TIMEOUT:g} s."))
-        elif cycle is not None and not cycle.response_complete:
-            pass  # it is being answered
-        elif self._in_head:
-            again = self._head_since + rules.header_timeout - now
-            if again <= 0:
-                self._refuse_connection(
-                    408, f"The request's head took longer than {rules.header_timeout:g} s (limits.header_timeout)."
-                )
-                return
+    # What takes too long
+
+    @property
+    def _body_size(self) -> int:
+        return self._size if self._direct is None else self._direct.filled
+
+    def _too_slow(self, error: RequestTooSlow) -> None:
+        self._direct = None
+        self._dropping = True
+        if self._answering is not None:
+            self._unwanted(self._answering, error)
         else:
-            again = self._touched + (rules.header_timeout if cycle is None else rules.keep_alive) - now
-            if again <= 0:
-                self.transport.close()
-                return
-        self._idle_timer = self.loop.call_later(max(0.01, again), self._check_idle)
+            self._refuse(408, error.message)
+
+    def _not_taken(self, error: RequestCut) -> None:
+        if self._answering is None or not self._answering.cut_short(error):
+            self.transport.abort()
+
+    @property
+    def _head_too_large(self) -> Fault:
+        return Fault(431, f"The request's head is larger than {self._rules.header} bytes (limits.header).")
 
     def _refuse_head(self) -> None:
-        self._refuse_connection(431, f"The request's head is larger than {self._rules.header} bytes (limits.header).")
+        fault = self._head_too_large
+        self._refuse_connection(fault.status, fault.message)
 
     def _refuse_connection(self, status: int, message: str) -> None:
         """What came is no request: say so if it is its turn, and close."""
@@ -381,6 +406,10 @@ class HotProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False  # an earlier request is being answered; the connection ends with that
             return
+        self._refuse(status, message)
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what nobody else answers, and close."""
         request_id = self._gateway.new_id([])
         self.transport.write(refusal(status, message, request_id, self.server_state.default_headers))
         self._linger()
@@ -393,7 +422,3 @@ class HotProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(LINGER, self.transport.close)
-
-
-class _HeadTooLarge(Exception):
-    """Raised in a parser callback, to leave the parser."""

@@ -38,6 +38,18 @@ class PayloadTooLarge(BadRequest):
     code = "payload_too_large"
 
 
+class RequestTooSlow(BadRequest):
+    """The client did not send its body, or did not take its answer, in time."""
+
+    code = "request_timeout"
+
+
+class UnsupportedEncoding(BadRequest):
+    """The body came in an encoding that is not read here."""
+
+    code = "unsupported_encoding"
+
+
 class UnknownModel(MMError):
     """No model, alias or adapter has that name."""
 

@@ -24,6 +24,7 @@ from vllm_mm.domain.errors import (
     Unauthorized,
     UnknownModel,
     UnknownRoute,
+    UnsupportedEncoding,
     UpstreamDied,
     UpstreamTimeout,
 )
@@ -33,6 +34,7 @@ from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.exchange import UpstreamRequest
 from vllm_mm.gateway.abilities import Abilities
+from vllm_mm.gateway.compressed import coding_of, plain
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require
 from vllm_mm.gateway.origins import allowed
@@ -47,6 +49,7 @@ from vllm_mm.gateway.sniff import sniff
 
 log = logging.getLogger(__name__)
 
+_BOM: Final = b"\xef\xbb\xbf"
 _OUTCOMES: Final[Sequence[tuple[type[MMError], Outcome]]] = (
     (BadRequest, Outcome.BAD_REQUEST),
     (Unauthorized, Outcome.REFUSED),
@@ -119,7 +122,7 @@ class Gateway:
         head = read_head(headers)
         try:
             self.keys.identify(head.authorization, head.api_key, head.host, head.origin)
-        except Unauthorized:
+        except MMError:  # no key, or a page that may not
             return False
         return True
 
@@ -165,11 +168,16 @@ class Gateway:
         if call.subject:
             await self._look(relay, head, key)
             return
-        if head.encoding is not None and head.encoding.lower() != b"identity":
-            raise BadRequest("Send the body uncompressed: engines do not read Content-Encoding.")
         upload = call.upload
+        coding = coding_of(head.encoding)
+        if coding is not None:
+            if upload is not None:
+                raise UnsupportedEncoding("Send the form uncompressed: it is passed on as it comes.")
+            call.body = await plain(call.body, coding, self.rules.body)
         if upload is not None:
             upload.on_fail = relay.stop
+        if call.body.startswith(_BOM):  # JSON may not have it, and engines take it all the same
+            call.body = call.body[len(_BOM) :]
         name, relay.stream = sniff(call.body) if upload is None else await upload.named()
         relay.asked = name if len(name) <= 200 else name[:200]  # no model has a longer id; the ledger keeps no novels
         relay.spec = spec = self.leases.catalog.resolve(name)

@@ -18,6 +18,8 @@ _KEPT_HERE: Final = frozenset(
         b"http2-settings", b"content-length", b"expect", b"host",
         # the meter reads answers as they are, and engines on the same machine gain nothing from compression
         b"accept-encoding",
+        # a compressed body is made plain here
+        b"content-encoding",
         b"x-request-id",
     }
 )  # fmt: skip
@@ -59,6 +61,8 @@ def read_head(headers: Headers) -> Head:
                 head.request_id = field[1]
             elif name == b"host":
                 head.host = field[1]
+            elif name == b"content-encoding":
+                head.encoding = field[1] if head.encoding is None else head.encoding + b"," + field[1]
             elif name == b"connection" and field[1].lower() not in {b"keep-alive", b"close"}:
                 named = field[1] if named is None else named + b"," + field[1]
         elif name[0] == 120 and name.startswith(_OURS):
@@ -72,9 +76,7 @@ def read_head(headers: Headers) -> Head:
                 case _:
                     pass
         else:
-            if name == b"content-encoding":
-                head.encoding = field[1]
-            elif name == b"origin":
+            if name == b"origin":
                 head.origin = field[1]
             forward(field)
     if named is not None:

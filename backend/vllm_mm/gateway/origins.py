@@ -1,8 +1,16 @@
 """Web pages of other origins that may use the data plane (`cors.origins`): what browsers want to hear (the Fetch standard,
 "CORS protocol")."""
 
+from typing import Final
+
 from vllm_mm.gateway.head import read_head
 from vllm_mm.gateway.ports import Headers, Rules
+
+_SHOWN: Final = (
+    b"x-request-id, retry-after, x-vllm-mm-model, x-vllm-mm-instance, x-vllm-mm-queue-ms, x-vllm-mm-load-ms, x-vllm-mm-ttft-ms, "
+    b"x-vllm-mm-rules"
+)
+"""Headers of answers that a page's own code may read."""
 
 
 def allowed(origin: bytes | None, rules: Rules) -> bool:
@@ -13,7 +21,7 @@ def may_read(origin: bytes) -> Headers:
     """For an answer that a page of `origin` may read."""
     return [
         (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", b"x-request-id, retry-after, x-vllm-mm-rules"),
+        (b"access-control-expose-headers", _SHOWN),
         (b"vary", b"origin"),
     ]
 

@@ -213,6 +213,12 @@ class Rules:
     body: int = 64 * 1024**2
     header: int = 64 * 1024
     header_timeout: float = 10.0
+    body_timeout: float = 60.0
+    """For how long a body may pause, and after which it has to have come at `body_rate`."""
+    body_rate: int = 1024
+    """Bytes a second, on the whole."""
+    send_timeout: float = 60.0
+    """For how long a client may take nothing of its answer."""
     keep_alive: float = 75.0
     connections: int = 10_000
     progress: float = 2.0

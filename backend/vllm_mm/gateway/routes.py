@@ -60,20 +60,27 @@ ROUTES: dict[bytes, Route] = {
         Route(b"/detokenize"),
     )
 }
-"""By exact path, as sent: an encoded or otherwise different spelling is a different path, and unknown."""
+"""By exact path, as sent: an encoded or otherwise different spelling is a different path, and unknown (but for a slash at the end:
+`route_of`)."""
 UPLOADS: dict[bytes, Route] = {
     route.path: route
     for route in (Route(b"/v1/audio/transcriptions", TRANSCRIBES), Route(b"/v1/audio/translations", TRANSCRIBES))
 }
 """Those whose body is a form with a file in it; the model is one of its fields."""
+_WITH_SLASH: Final = {path + b"/": route for path, route in (*ROUTES.items(), *UPLOADS.items())}
 RESPONSES: Final = ROUTES[b"/v1/responses"]
 RETRIEVE: Final = Route(b"/v1/responses/{id}", GENERATES, Form.RESPONSES, b"GET")
 CANCEL: Final = Route(b"/v1/responses/{id}/cancel", GENERATES, Form.RESPONSES)
 
 
+def route_of(path: bytes) -> Route | None:
+    """The route of a path as sent; a slash at its end is no other path."""
+    return ROUTES.get(path) or UPLOADS.get(path) or _WITH_SLASH.get(path)
+
+
 def about_response(path: bytes) -> tuple[Route, str] | None:
     """The route of a path as sent that names a stored response, and the response's id."""
-    head, slash, rest = path.partition(RESPONSES.path + b"/")
+    head, slash, rest = path.removesuffix(b"/").partition(RESPONSES.path + b"/")
     if head or not slash:
         return None
     name, *more = rest.split(b"/")

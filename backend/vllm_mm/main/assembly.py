@@ -195,7 +195,8 @@ def _gateway_rules(settings: Settings) -> Rules:
         max_wait=settings.queue.max_wait, request_timeout=settings.queue.request_timeout, body=settings.limits.body,
         upload=settings.limits.upload, upload_held=settings.limits.upload_held,
         header=settings.limits.header, header_timeout=settings.limits.header_timeout,
+        body_timeout=settings.limits.body_timeout, body_rate=settings.limits.body_rate, send_timeout=settings.limits.send_timeout,
         keep_alive=settings.server.keep_alive, connections=settings.limits.connections,
         origins=frozenset(o.encode() for o in settings.cors.origins),
-        responses=settings.limits.responses, responses_age=settings.limits.responses_age,
+        responses=settings.limits.responses, responses_age=settings.limits.responses_age, preflight=settings.cors.max_age,
     )  # fmt: skip

@@ -48,6 +48,12 @@ class LimitsConfig(Section):
     """Largest request head, all headers together."""
     header_timeout: Duration = 10.0
     """How long a client may take to send the head of a request."""
+    body_timeout: Duration = 60.0
+    """How long a request's body may pause before it is answered with 408."""
+    body_rate: Size = 1024
+    """Bytes a second at which a body has to come on the whole, after `body_timeout`; a slower one is answered with 408."""
+    send_timeout: Duration = 60.0
+    """How long a client may take nothing of its answer before that is cut."""
     connections: int = Field(default=10_000, ge=1)
     """Client connections open at the same time."""
     responses: int = Field(default=20_000, ge=1)
