@@ -163,12 +163,13 @@ def test_paths_about_a_response() -> None:
     """As sent; ids may be encoded, and then may hold anything."""
     assert about_response(b"/v1/responses/resp_1") == (RETRIEVE, "resp_1")
     assert about_response(b"/v1/responses/a%2Fb/cancel") == (CANCEL, "a/b")
+    assert about_response(b"/v1/responses/a/") == (RETRIEVE, "a"), "a slash at the end is no other path"
     for path in (
         b"/v1/responses",
         b"/v1/responses/",
         b"/v1/responses//cancel",
         b"/v1/responses/a/b",
-        b"/v1/responses/a/",
+        b"/v1/responses//",
     ):
         assert about_response(path) is None
     assert about_response(b"/x/v1/responses/a") is None
