@@ -24,6 +24,7 @@ from vllm_mm.control.plan import plan
 from vllm_mm.control.rules import policy
 from vllm_mm.domain.lifecycle import LIVE, State
 from vllm_mm.domain.usage import Outcome
+from vllm_mm.engine.devices.host import free_memory
 from vllm_mm.store.usage import Filter
 
 router = APIRouter(generate_unique_id_function=operation_id, prefix="/api", tags=["status"], responses=REFUSALS)
@@ -76,7 +77,7 @@ async def get_status(the: The, _key: Reader) -> StatusOut:
         in_flight=sum(i.gate.count for i in instances.values()),
         queue=QueueSummaryOut(length=the.queue.size, oldest_s=the.queue.oldest_age()),
         forecasts={s: present.accuracy(a) for s, a in the.manager.forecast.accuracy.items()},
-        host_memory=present.host_memory(the.manager.host_memory), alerts=alerts(the),
+        host_memory=present.host_memory(the.manager.host_memory, free_memory()), alerts=alerts(the),
     )  # fmt: skip
 
 

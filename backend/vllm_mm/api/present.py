@@ -128,8 +128,11 @@ def footprint(found: Footprint) -> FootprintOut:
     )  # fmt: skip
 
 
-def host_memory(found: HostMemory) -> HostMemoryOut:
-    return HostMemoryOut(budget=found.budget, held=dict(found.held))
+def host_memory(found: HostMemory, free: int) -> HostMemoryOut:
+    """`free`: bytes of the host's memory that nobody uses, as seen now."""
+    return HostMemoryOut(
+        budget=found.budget, used=found.used, held=dict(found.held), leaving=dict(found.leaving), free=free
+    )
 
 
 def device(found: Device, ledger: Ledger, strangers: Sequence[ForeignProcess]) -> DeviceOut:

@@ -378,6 +378,12 @@ class HostMemoryOut(Out):
     """Bytes for all of them; null sets no bound, 0 turns sleep off."""
     held: dict[str, int]
     """Bytes by model: of those that sleep, are about to, or wake."""
+    leaving: dict[str, int]
+    """Bytes by model: of those that were told to stop and are not gone yet."""
+    used: int
+    """The sum of both, which the budget bounds."""
+    free: int
+    """Bytes of the host's memory that could be used now without swapping, as the system tells; whoever uses the rest."""
 
 
 class StatusOut(Out):

@@ -33,6 +33,9 @@ def status(context: typer.Context, json: Json = False) -> None:
         f"{count(found['in_flight'], 'request')} in flight, {waiting['length']} waiting"
         + (f", the oldest for {seconds(waiting['oldest_s'])}" if waiting["length"] else "")
     )
+    host = found["host_memory"]
+    budget = "off" if host["budget"] == 0 else "no bound" if host["budget"] is None else size(host["budget"])
+    typer.echo(f"host memory for sleep: {size(host['used'])} of {budget}; {size(host['free'])} of the host are free")
     for told, forecast in found["forecasts"].items():
         if forecast["compared"]:
             typer.echo(

@@ -917,6 +917,23 @@ export interface components {
             held: {
                 [key: string]: number;
             };
+            /**
+             * Leaving
+             * @description Bytes by model: of those that were told to stop and are not gone yet.
+             */
+            leaving: {
+                [key: string]: number;
+            };
+            /**
+             * Used
+             * @description The sum of both, which the budget bounds.
+             */
+            used: number;
+            /**
+             * Free
+             * @description Bytes of the host's memory that could be used now without swapping, as the system tells; whoever uses the rest.
+             */
+            free: number;
         };
         /** IdleOut */
         IdleOut: {

@@ -11,6 +11,7 @@ from fakes_engine import model
 from vllm_mm.api.rows import RequestOut
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.specs import GIB
+from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.domain.usage import RequestRecord, Usage
 
 
@@ -152,6 +153,13 @@ async def test_status_counts_and_alerts(api: Admin) -> None:
     calm = (await api.client.get("/api/status")).json()
     assert (calm["version"], calm["models"], calm["states"], calm["alerts"]) == ("1.2.3", 2, {"stopped": 2}, [])
     assert calm["queue"] == {"length": 0, "oldest_s": 0.0}
+    host = calm["host_memory"]
+    assert (host["budget"], host["used"], host["held"], host["leaving"]) == (None, 0, {}, {})
+    assert host["free"] > 0
+    api.world.manager._tiers.host = HostMemory(9 * GIB, {"a": 4 * GIB}, {"Qwen/Qwen2.5-7B": GIB})
+    host = (await api.client.get("/api/status")).json()["host_memory"]
+    assert (host["budget"], host["used"]) == (9 * GIB, 5 * GIB)
+    assert (host["held"], host["leaving"]) == ({"a": 4 * GIB}, {"Qwen/Qwen2.5-7B": GIB})
     api.world.launch_errors["a"] = FileNotFoundError(2, "no such program", "vllm")
     await api.client.post("/api/models/a/start")
     await api.world.clock.advance(1.0)

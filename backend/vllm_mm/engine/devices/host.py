@@ -58,6 +58,11 @@ class CpuInventory(PolledInventory):
         return Reading((device,), _largest({*mine, os.getpid()}) if device.foreign else ())
 
 
+def free_memory() -> int:
+    """Bytes of the host's memory that could be used now without swapping, cache that can be dropped included."""
+    return int(psutil.virtual_memory().available)
+
+
 def _largest(ours: Collection[int]) -> list[ForeignProcess]:
     """The processes with most memory of their own but `ours`, of whichever user, the largest first. A read of a few bytes for each process of
     the machine, and some more for a bounded number of them."""
