@@ -48,6 +48,28 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/domain/test_partings.py",),
     ),
     Mutant(
+        "refusal-outlives-its-state", "why a load was refused is told as the reason of a later stop",
+        "backend/vllm_mm/engine/manager.py", "        self._wishes.moved(model)\n", "",
+        ("tests/unit/manager/test_manager.py::test_a_refusal_is_no_reason_of_a_later_state",),
+    ),
+    Mutant(
+        "wish-outlives-its-pin", "what was only wanted for a pin is loaded after that was taken off",
+        "backend/vllm_mm/engine/acts.py",
+        "        if not pinned:\n            self.withdraw(", "        if not model:\n            self.withdraw(",
+        ("tests/unit/control/test_wishes.py::test_who_wants_a_load_no_more_takes_only_that_back",),
+    ),
+    Mutant(
+        "wish-outlives-its-time", "what was only wanted for a time of the week is loaded when that is over",
+        "backend/vllm_mm/control/schedules.py", "        for model in before - self._open:\n", "        for model in ():\n",
+        ("tests/unit/control/test_wishes.py::test_who_wants_a_load_no_more_takes_only_that_back",),
+    ),
+    Mutant(
+        "load-that-cannot-be-launched", "a load that no launch can be made for is decided at each look",
+        "backend/vllm_mm/engine/swaps.py",
+        "            launching.check(spec, self._places)\n", "            pass\n",
+        ("tests/unit/control/test_wishes.py::test_a_pinned_model_that_no_launch_can_be_made_of_is_refused_once",),
+    ),
+    Mutant(
         "plan-without-its-load", "a plan says who sleeps as if the load itself took no room",
         "backend/vllm_mm/engine/swaps.py",
         "            ledger = memory.ledger.promise(load.model, load.device_bytes, load.victims)\n",

@@ -56,6 +56,30 @@ async def test_a_failed_load_is_1_with_reason_and_log(run: Cli) -> None:
     assert "no such program" in result.stderr
 
 
+async def test_a_load_that_is_refused_tells_nothing_of_an_earlier_engine(run: Cli) -> None:
+    """No log of a launch that was not made for it, and no time until what will not be; the reason is that of the refusal. Once it
+    was there and is stopped again, that is what is told of it."""
+    assert run.api is not None
+    await run("load", "demo")
+    run.api.world.processes["demo"].log("a line of an earlier launch")
+    await run("unload", "demo")
+    await run("load", "gpt")
+    await run("pin", "gpt")
+    result = await run("load", "demo")
+    assert result.exit_code == 1
+    assert "pinned Qwen/Qwen2.5-7B holds 20.0 GiB" in result.stderr
+    assert "earlier launch" not in result.stderr
+    assert "left)" not in result.stderr
+    (shown,) = [i for i in json.loads((await run("ps", "--json")).output) if i["model"] == "demo"]
+    assert ("pinned" in shown["reason"], shown["progress"]["eta_s"]) == (True, None)
+    await run("unpin", "gpt")
+    waiting = await run.api.world.queue.admit(run.api.world.ticket("demo"))
+    run.api.world.manager.take_back(waiting)
+    await run("unload", "demo")
+    (shown,) = [i for i in json.loads((await run("ps", "--json")).output) if i["model"] == "demo"]
+    assert (shown["state"], "pinned" in shown["reason"]) == ("stopped", False)
+
+
 async def test_a_load_that_takes_longer_goes_on(run: Cli) -> None:
     """`--timeout` ends the waiting, not the load; `--no-wait` does not wait at all."""
     assert run.api is not None

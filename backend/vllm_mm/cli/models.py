@@ -104,8 +104,9 @@ def show(context: typer.Context, model: Model, json: Json = False) -> None:
 def load(
     context: typer.Context, model: Model, no_wait: NoWait = False, timeout: Timeout = 1800.0, json: Json = False
 ) -> None:
-    """Start (or wake) a model and show how far it is. Fails with the reason and the last lines of its log."""
+    """Start (or wake) a model and show how far it is. Fails with the reason and, if there was an engine, the last lines of its log."""
     server = the_server(context)
+    before = server.get(model_path(model))["instance"]
     instance = server.call("POST", model_path(model, "start"))
     if not no_wait:
         try:
@@ -115,18 +116,27 @@ def load(
     if json:
         print_json(instance)
     if not no_wait and instance["state"] != "ready":
-        _not_loaded(server, instance, timeout)
+        _not_loaded(server, before, instance, timeout)
 
 
-def _not_loaded(server: Server, instance: Mapping[str, Any], timeout: float) -> None:
+def _not_loaded(server: Server, before: Mapping[str, Any] | None, instance: Mapping[str, Any], timeout: float) -> None:
+    """`before`: as it was before the load was asked for."""
     model = instance["model"]
     if instance["pending"]:
         why = f", {instance['reason'].rstrip('.')}" if instance["reason"] else ""
         fail(f"{model} is not ready after {seconds(timeout)}: {_state(instance)}{why}. {_goes_on(model)}")
-    with server.stream("GET", model_path(model, "logs"), params={"tail": 20}) as answer:
-        for line in answer.iter_lines():
-            typer.echo(f"  {line}", err=True)
+    if _had_an_engine(before, instance):
+        with server.stream("GET", model_path(model, "logs"), params={"tail": 20}) as answer:
+            for line in answer.iter_lines():
+                typer.echo(f"  {line}", err=True)
     fail(f"{model} was not loaded: {_state(instance)}: {instance['reason'] or 'somebody stopped it'}")
+
+
+def _had_an_engine(before: Mapping[str, Any] | None, instance: Mapping[str, Any]) -> bool:
+    """Whether an engine was started or woken for this load: the log of an earlier launch would say nothing about it."""
+    if before is None or instance["generation"] != before["generation"]:
+        return bool(instance["generation"])
+    return before["state"] in {"starting", "waking"} or before["state"] == "sleeping" != instance["state"]
 
 
 def _goes_on(model: str) -> str:

@@ -5,6 +5,7 @@ import logging
 from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.engine.manager import ProcessManager
 
 log = logging.getLogger(__name__)
@@ -29,15 +30,16 @@ class Keeper:
 
     async def preload(self) -> None:
         for spec in self._manager.catalog:
-            if spec.preload or self._manager.pinned(spec):
-                await self._start(spec.id, "preload")
+            if spec.preload:
+                await self._start(spec.id, Reason.PRELOAD.value)
+        await self.look()
 
     async def look(self) -> None:
         """One round: a pinned model that sleeps is woken, and one that fell over comes back once its backoff is over."""
         for spec in self._manager.catalog:
             if not self._manager.pinned(spec) or self._manager.dismissed(spec.id):
                 continue
-            await self._start(spec.id, "pinned", only_from=frozenset({State.STOPPED, State.SLEEPING}))
+            await self._start(spec.id, Reason.PINNED.value, only_from=frozenset({State.STOPPED, State.SLEEPING}))
 
     async def _start(self, model: str, cause: str, *, only_from: frozenset[State] | None = None) -> None:
         try:

@@ -49,6 +49,11 @@ class _Comeback:
     """Monotonic: when it is given up."""
     asked: bool = False
 
+    @property
+    def cause(self) -> str:
+        """Of its wish."""
+        return Reason.LENT.because(f"the lease {self.lease} has ended")
+
 
 class DeviceLeases:
     """The only writer of the leases. `by`: who wants it, as events name them."""
@@ -264,11 +269,11 @@ class DeviceLeases:
         if instance.state in {State.BACKOFF, State.FAILED}:
             return True, f"it is {instance.state.value}: {instance.snapshot.reason}"
         if now >= it.until:
-            manager.no_longer_wanted(it.model)
+            manager.withdraw(it.model, it.cause, "it was to come back after a lease on its device, and has no room")
             return True, "there is no room for it"
         if not it.asked and instance.state in {State.STOPPED, State.SLEEPING} and manager.fits_beside(it.model):
             it.asked, it.until = True, now + RESTORE_BEGINS
-            await manager.start(it.model, Reason.LENT.because(f"the lease {it.lease} has ended"), urgent=False)
+            await manager.start(it.model, it.cause, urgent=False)
         return False, ""
 
 

@@ -59,6 +59,8 @@ class Schedules:
         """One round."""
         before, self._open = self._open, {spec.id for spec in self._manager.catalog if self.is_open(spec)}
         self._manager.in_time(self._open)
+        for model in before - self._open:
+            self._manager.withdraw(model, Reason.SCHEDULE.value, "its time of the week is over")
         for spec in self._manager.catalog:
             begins = spec.id not in before
             if spec.id in self._open and (begins or not self._manager.dismissed(spec.id)):

@@ -43,6 +43,14 @@ class Acts(Registry):
         """Whether somebody waits for it: a request, a wish, a load, or requests that are frozen in it."""
         ...
 
+    @abstractmethod
+    def unwanted(self, model: str) -> None:
+        """Nobody waits for it any more."""
+        ...
+
+    @abstractmethod
+    def awaited_by_requests(self, model: str) -> bool: ...
+
     # The acts.
 
     async def start(self, model: str, cause: str, *, urgent: bool = True) -> None:
@@ -152,7 +160,19 @@ class Acts(Registry):
                     f"{model} cannot be pinned while it is {instance.state.value}: {error}. Pin it when it has gone."
                 ) from None
         self._wishes.pin(model, pinned=pinned)
+        if not pinned:
+            self.withdraw(model, Reason.PINNED.value, "it is not pinned any more")
         self._decide()
+
+    def withdraw(self, model: str, cause: str, why: str) -> None:
+        """It was wanted for `cause`, which is over: a load that nobody else waits for is not begun. One that is decided goes on, as
+        with `queue.cancel_unwanted_loads` off; with that it is called off. Harmless when repeated. `why`: for people."""
+        if not self._wishes.withdraw(model, cause):
+            return
+        if self.loading(model) is None:
+            self._tools.journal.emit("swap.withdrawn", model=model, cause=Reason.UNWANTED.because(why))
+        if not self.awaited_by_requests(model):
+            self.unwanted(model)
 
     def in_time(self, models: Collection[str]) -> None:
         """For these it is one of their times of the week, and for no others: they go last when somebody has to."""

@@ -11,6 +11,9 @@ from vllm_mm.engine.loading import Loading
 from vllm_mm.engine.policy import Places
 from vllm_mm.engine.ports import LaunchPlan
 
+_TOKEN_PART = 12
+"""Characters of a launch's token in the name of its work directory."""
+
 
 def intent(spec: ModelSpec, loading: Loading, places: Places, wall: float) -> LaunchRecord:
     """The record of a launch before there is a process: pid 0. `wall`: now, in Unix time.
@@ -18,7 +21,7 @@ def intent(spec: ModelSpec, loading: Loading, places: Places, wall: float) -> La
     The address is chosen at the first call for a load, and is the same at every later one. Raises ConfigError when the
     command of the model leaves no address to reach it at.
     """
-    workdir = places.run / loading.token[:12]
+    workdir = places.run / loading.token[:_TOKEN_PART]
     address = loading.address or command.address_for(spec, workdir)
     loading.address = address
     slug = "".join(c if c.isalnum() or c in "-._" else "_" for c in spec.id)[:80]
@@ -27,6 +30,11 @@ def intent(spec: ModelSpec, loading: Loading, places: Places, wall: float) -> La
         address=address, workdir=workdir, log=places.logs / f"{slug}.log",
         fingerprint=spec.fingerprint, device_bytes=dict(loading.load.device_bytes), started_at=wall,
     )  # fmt: skip
+
+
+def check(spec: ModelSpec, places: Places) -> None:
+    """Raises ConfigError where `intent` would for any launch of `spec`."""
+    command.address_for(spec, places.run / ("0" * _TOKEN_PART))
 
 
 def plan(

@@ -95,8 +95,3 @@ class Lets(Acts):
         return isinstance(found, Placement) and all(
             ledger.free(device) >= size for device, size in found.device_bytes.items()
         )
-
-    def no_longer_wanted(self, model: str) -> None:
-        """Take a wish back that has not become a load."""
-        if self.loading(model) is None and self.require(model).state in {State.STOPPED, State.SLEEPING}:
-            self._wishes.drop(model)

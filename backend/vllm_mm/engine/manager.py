@@ -32,6 +32,9 @@ PROFILED = PROFILED_FROM | {"probe"}
 """Phases of a load in which the engine has sized its KV cache."""
 
 
+NOT_LOOKED_AT = "about to start"
+"""What a model waits for that is wanted since the last round of the scheduler."""
+
 DEVICE_PATIENCE = 300.0
 """Seconds that frozen requests wait for their device to be of use again: it may be a hiccup of the driver, or a reset."""
 
@@ -206,6 +209,7 @@ class ProcessManager(Swaps):
                 self._room.leave(model)
             return
         self._out_since.pop(model, None)
+        self._wishes.moved(model)
         if after.state is State.STOPPING:
             self._endings.note(model, Ending(after.generation, self._tools.clock.wall(), after.reason))
         if after.state is State.STOPPING and _may_sleep(before) and before.state is not State.DRAINING:
@@ -304,6 +308,9 @@ class ProcessManager(Swaps):
         self._wishes.declared(self.catalog, catalog)
         self.catalog = catalog
         self._expectations.keep(catalog)
+        for spec in catalog:
+            if not self.pinned(spec):
+                self.withdraw(spec.id, Reason.PINNED.value, "it is not pinned any more")
         for model in self._instances:
             if model not in catalog:
                 self._waiting.fail(model, UnknownModel(f"The model `{model}` does not exist any more."))
@@ -328,23 +335,25 @@ class ProcessManager(Swaps):
     def describe(self, model: str) -> InstanceView:
         """The instance as the admin API shows it."""
         instance = self.require(model)
+        waits = self._why_it_waits(model)
         return instance_view(
             instance,
             reservation=self._room.ledger.reservations.get(model),
-            why=self._why_not_live(model),
-            eta_s=self.eta(model),
+            why=waits or self._wishes.refusal(model),
+            # Before the scheduler has looked at it nobody knows whether it will be there at all.
+            eta_s=self.eta(model) if instance.state in lc.LOADING or waits not in {"", NOT_LOOKED_AT} else None,
             queued=self._waiting.count(model),
             pinned=self.pinned(instance.spec),
             clock=self._tools.clock,
         )
 
-    def _why_not_live(self, model: str) -> str:
+    def _why_it_waits(self, model: str) -> str:
         loading, wish = self._loading_events.get(model), self._wishes.get(model)
         if loading is not None:
             return f"waits for its memory to become free: {loading.load.reason}"
         if wish is not None:
-            return wish.why_not or "about to start"
-        return self._waiting.why(model) or self._wishes.refusal(model)
+            return wish.why_not or NOT_LOOKED_AT
+        return self._waiting.why(model)
 
 
 def _may_sleep(i: Instance) -> bool:

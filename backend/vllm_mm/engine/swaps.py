@@ -92,6 +92,9 @@ class Swaps(Lets):
         self.observe_devices()
 
     @abstractmethod
+    def refused(self, model: str, error: MMError) -> None: ...
+
+    @abstractmethod
     def observe_devices(self) -> None:
         """Take over the latest readings of the inventory."""
 
@@ -101,6 +104,10 @@ class Swaps(Lets):
         if self._closing or instance is None or load.model in self._loading_events:
             return None
         if instance.state not in {State.STOPPED, State.SLEEPING}:
+            return None
+        if instance.state is State.STOPPED and (error := self._cannot_launch(instance.spec)) is not None:
+            self.refused(load.model, error)
+            self._waiting.fail(load.model, self._start_failed(instance, error.message))
             return None
         victims = [self._instances[v] for v in load.victims if v in self._instances]
         if any(v.state not in {State.READY, State.SLEEPING} for v in victims):
@@ -120,6 +127,15 @@ class Swaps(Lets):
             return None
         self._evict(load)
         return loading
+
+    def _cannot_launch(self, spec: ModelSpec) -> ConfigError | None:
+        """What is wrong with its declaration, or with the places of this server, so that no load of it would come to a process: seen
+        before anybody is told to go for it. Settings are checked when they are read; this is what they do not see."""
+        try:
+            launching.check(spec, self._places)
+        except ConfigError as error:
+            return error
+        return None
 
     def _stale(self, victims: Sequence[ModelInstance], load: Load) -> str:
         """Why they do not go, by what happened since the decision; empty when they do."""
@@ -322,6 +338,9 @@ class Swaps(Lets):
 
     def _decide(self) -> None:
         self._waiting.kick()
+
+    def awaited_by_requests(self, model: str) -> bool:
+        return self._waiting.waits(model)
 
     def awaited(self, model: str) -> bool:
         loads = model in self._loading_events or self._wishes.get(model) is not None

@@ -80,10 +80,9 @@ def instance_view(
     pinned: bool,
     clock: Clock,
 ) -> InstanceView:
-    """`why`: what a model without a process waits for; `eta_s` is shown only while something is expected."""
+    """`why`: what a model without a process waits for, or why it will not come; `eta_s` is None where nothing is expected."""
     i, now = instance.snapshot, clock.now()
     held = dict(reservation.device_bytes) if reservation is not None else {}
-    expected = i.state in lc.LOADING or (i.state not in lc.LIVE and bool(why))
     idle = i.state is State.READY and not instance.gate.count
     return InstanceView(
         id=f"{i.model}#{i.generation}",
@@ -91,7 +90,7 @@ def instance_view(
         state=i.state,
         progress=i.progress,
         elapsed_s=now - i.since,
-        eta_s=eta_s if expected else None,
+        eta_s=eta_s if i.state in lc.LOADING or i.state not in lc.LIVE else None,
         reason=why if why and i.state not in lc.LIVE else i.reason,
         devices=tuple(sorted(held)),
         pid=instance.pid,

@@ -23,6 +23,8 @@ class Wishes:
 
     def __init__(self) -> None:
         self._wanted: dict[str, Wish] = {}
+        self._causes: dict[str, dict[str, None]] = {}
+        """For what each of them is wanted, or by whom, in the order in which that was said."""
         self._pins: dict[str, bool] = {}
         self._dismissed: set[str] = set()
         self._in_time: frozenset[str] = frozenset()
@@ -37,6 +39,7 @@ class Wishes:
         self._refusals.pop(model, None)
         if wish.urgent:  # whoever asks is answered
             self._told.pop(model, None)
+        self._causes.setdefault(model, {})[wish.cause] = None
         before = self._wanted.get(model)
         if before is None:
             self._wanted[model] = wish
@@ -45,14 +48,28 @@ class Wishes:
 
     def dismiss(self, model: str) -> None:
         """It was told to stop or to sleep, and is not wanted until somebody says so."""
-        self._wanted.pop(model, None)
+        self.drop(model)
         self._refusals.pop(model, None)
         self._told.pop(model, None)
         self._dismissed.add(model)
 
     def drop(self, model: str) -> bool:
         """Not wanted any more, because it is there, or will not be. False when it was not."""
+        self._causes.pop(model, None)
         return self._wanted.pop(model, None) is not None
+
+    def withdraw(self, model: str, cause: str) -> bool:
+        """Not wanted for `cause` any more. Whether nobody else wants it: then it is not wanted at all. A wish of others goes on, as
+        old and as urgent as it is."""
+        wish, causes = self._wanted.get(model), self._causes.get(model, {})
+        if wish is None or cause not in causes:
+            return False
+        del causes[cause]
+        if not causes:
+            return self.drop(model)
+        if wish.cause == cause:
+            self._wanted[model] = replace(wish, cause=next(iter(causes)))
+        return False
 
     def hold(self, model: str, reason: str) -> None:
         """It has to wait; remembered to be shown."""
@@ -60,13 +77,18 @@ class Wishes:
         if wish is not None and wish.why_not != reason:
             self._wanted[model] = replace(wish, why_not=reason)
 
+    def moved(self, model: str) -> None:
+        """Its engine changed its state: why a wish came to nothing before that explains nothing of it any more."""
+        self._refusals.pop(model, None)
+
     def came(self, model: str) -> None:
         """It is READY, whoever wanted that: if it is refused from now on, that is news; and that it was told to stop is past."""
         self._told.pop(model, None)
         self._dismissed.discard(model)
 
     def refuse(self, model: str, reason: str) -> bool:
-        """It came to nothing before there was a process; remembered until the next wish. Whether that is news: not where the
+        """It came to nothing before there was a process; remembered until the next wish, or until its engine is in another state.
+        Whether that is news: not where the
         same was told before and nobody asked since."""
         self._refusals[model] = reason
         before, self._told[model] = self._told.get(model), reason
@@ -87,6 +109,8 @@ class Wishes:
             if new is None:
                 self.dismiss(old.id)
                 self._dismissed.discard(old.id)
+            if new != old:  # it was refused for what it was
+                self._refusals.pop(old.id, None)
             if new is None or new.pinned != old.pinned:
                 self._pins.pop(old.id, None)
 

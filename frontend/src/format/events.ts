@@ -50,6 +50,8 @@ export function tell(event: MMEvent): Told {
       return { what: `${model} did not wake and is started anew`, more: joined(cause, data["reason"]), tone: "bad" };
     case "swap.refused":
       return { what: `${model} cannot be loaded`, more: cause, tone: "bad" };
+    case "swap.withdrawn":
+      return { what: `${model} is not wanted any more, and is not loaded`, more: cause, tone: "calm" };
     case "swap.given_up":
       return { what: `the load of ${model} was given up`, more: cause, tone: "bad" };
     case "footprint.exceeded":

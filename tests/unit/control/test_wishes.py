@@ -12,7 +12,7 @@ from vllm_mm.control.desired import Keeper
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.errors import Conflict
+from vllm_mm.domain.errors import Conflict, StartFailed
 from vllm_mm.domain.lifecycle import Goal, OnTimeout, State
 from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.specs import EngineKind, IdlePolicy
@@ -266,3 +266,91 @@ async def test_a_model_that_was_told_to_stop_can_be_pinned_before_it_has_gone() 
         await Keeper(w.manager, w.clock).look()
         await w.clock.advance(1.0)
         assert w.manager.require("a").state is State.READY
+
+
+async def test_who_wants_a_load_no_more_takes_only_that_back() -> None:
+    """A time of the week that is over, and a pin that is taken off: what waits for room is not loaded, unless somebody else wants
+    it too; the age of what goes on is kept."""
+    policy = Policy(rules=Rules(max_wait=100.0, quantum=0.0))
+    for how in ("pinned", "schedule"):
+        for other in ("", "operator", "pinned" if how == "schedule" else "schedule", "request"):
+            schedule = ALWAYS if "schedule" in {how, other} else ()
+            b = model("b", 20, pinned="pinned" in {how, other}, schedule=schedule)
+            async with world(model("a", 20), b, policy=policy) as w:
+                await w.ready("a")
+                task = await busy(w, "a")
+                keeper, times = Keeper(w.manager, w.clock), Schedules(w.manager, w.clock, None)
+                first, second = (keeper.look, times.look) if how == "pinned" else (times.look, keeper.look)
+                await first()
+                await w.clock.advance(2.0)
+                await second()
+                asked = None
+                if other == "request":
+                    asked = asyncio.create_task(get(w, "b"))
+                elif other == "operator":
+                    w.manager._wishes.want("b", Wish(w.clock.now(), urgent=False, cause="operator ada"))
+                await w.clock.advance(1.0)
+                if how == "pinned":
+                    w.manager.pin("b", pinned=False)
+                else:
+                    w.manager.set_catalog(Catalog([model("a", 20), replace(b, schedule=())]))
+                    await times.look()
+                wish = w.manager._wishes.get("b")
+                withdrawn = [e.cause for e in w.journal.events if e.kind == "swap.withdrawn"]
+                if other in {"", "request"}:
+                    assert wish is None
+                    (why,) = withdrawn
+                    assert why.startswith("unwanted: it")
+                else:
+                    assert wish is not None
+                    assert wish.since < w.clock.now() - 2.5, "it is not as old as it was"
+                    assert wish.cause == ("operator ada" if other == "operator" else other)
+                    assert withdrawn == []
+                task.cancel()
+                await w.clock.advance(10.0)
+                if other == "":
+                    assert w.manager.require("b").state is State.STOPPED
+                if asked is not None:
+                    assert asked.result() == "b"
+
+
+async def test_a_load_that_was_decided_goes_on_when_its_wish_is_taken_back() -> None:
+    """Its victims were told to go; with `queue.cancel_unwanted_loads` it is called off all the same."""
+    for cancels in (False, True):
+        policy = Policy(cancel_unwanted_loads=cancels)
+        async with world(model("a", 20), model("b", 20, pinned=True), policy=policy) as w:
+            await w.ready("a")
+            await w.clock.advance(10.0)
+            w.hold_stops = True
+            w.processes["a"].release_stop.clear()
+            await Keeper(w.manager, w.clock).look()
+            await w.clock.advance(1.0)
+            assert w.manager.loading("b") is not None
+            w.manager.pin("b", pinned=False)
+            assert (w.manager.loading("b") is None) == cancels
+            w.processes["a"].release_stop.set()
+            await w.clock.advance(5.0)
+            assert (w.manager.require("b").state is State.READY) != cancels
+            assert "swap.withdrawn" not in w.journal.kinds("b")
+
+
+async def test_a_pinned_model_that_no_launch_can_be_made_of_is_refused_once() -> None:
+    """What the settings did not see: nobody is told to go for it, no load is decided, and it is not said at each look."""
+    broken = model("b", 20, command=("engine", "--no-place-to-listen"), pinned=True)
+    async with world(model("a", 20), broken) as w:
+        await w.ready("a")
+        keeper = Keeper(w.manager, w.clock)
+        for _ in range(5):
+            await w.clock.advance(10.0)
+            await keeper.look()
+        await w.clock.advance(10.0)
+        assert [e.kind for e in w.journal.events if e.model == "b"] == ["swap.refused"]
+        assert "put {port} (with {host}), or {socket}, into it" in w.manager.describe("b").reason
+        assert w.manager.require("a").state is State.READY
+        asked = asyncio.create_task(get(w, "b"))
+        await w.clock.advance(5.0)
+        assert isinstance(asked.exception(), StartFailed)
+        assert "{socket}" in str(asked.exception())
+        await w.manager.start("b", "operator")
+        await w.clock.advance(1.0)
+        assert w.journal.kinds("b") == ["swap.refused", "swap.refused"], "who asks is answered"

@@ -6,6 +6,7 @@ import inspect
 import pytest
 
 from fakes_engine import World, get, model, world
+from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import (
     ConfigError,
     Conflict,
@@ -18,7 +19,7 @@ from vllm_mm.domain.errors import (
     UpstreamDied,
     UpstreamTimeout,
 )
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Rules, Ticket
 from vllm_mm.domain.specs import GIB, RetryPolicy
@@ -689,6 +690,32 @@ async def test_an_operator_is_told_why_a_load_was_refused() -> None:
         await w.clock.advance(10.0)
         await w.ready("b")
         assert w.manager.refused_because("b") == ""
+
+
+async def test_a_refusal_is_no_reason_of_a_later_state() -> None:
+    """A request loads what was refused before; its next stop has a reason of its own. So has a changed declaration."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        w.manager.pin("a", pinned=True)
+        await w.manager.start("b", "operator")
+        assert w.manager.describe("b").eta_s is None, "nobody has looked at it yet"
+        await w.clock.advance(1.0)
+        assert w.manager.describe("b").eta_s is None, "it will not come"
+        w.manager.pin("a", pinned=False)
+        await w.clock.advance(10.0)
+        assert await get(w, w.ticket("b")) == "b"
+        await w.manager.rest("b", Goal.STOP, "unused: idle for 10 s")
+        await w.clock.advance(1.0)
+        assert (w.manager.describe("b").reason, w.manager.describe("b").state) == ("unused: idle for 10 s", "stopped")
+
+        await w.manager.start("a", "operator")
+        await w.clock.advance(10.0)
+        w.manager.pin("a", pinned=True)
+        await w.manager.start("b", "operator")
+        await w.clock.advance(1.0)
+        assert "pinned" in w.manager.describe("b").reason
+        w.manager.set_catalog(Catalog([model("a", 20), model("b", 2)]))
+        assert w.manager.describe("b").reason == "unused: idle for 10 s"
 
 
 async def test_a_failing_round_makes_the_server_unready() -> None:
