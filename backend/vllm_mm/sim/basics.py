@@ -2,7 +2,7 @@
 
 import asyncio
 
-from vllm_mm.sim import errors
+from vllm_mm.sim import errors, sampling, surface
 from vllm_mm.sim.bodies import Body, as_list, as_tokens, chat_prompt
 from vllm_mm.sim.options import VERSION
 from vllm_mm.sim.service import Call
@@ -62,9 +62,10 @@ async def models(call: Call) -> None:
 async def tokenize_route(call: Call) -> None:
     """POST /tokenize: a prompt, or messages."""
     service, request, writer = call.service, call.request, call.writer
-    body = service.body(request)
+    body = service.body(request, surface.TOKENIZE)
     prompt = body.get("prompt")
     if prompt is None and "messages" in body:
+        sampling.check_template(body)
         prompt = chat_prompt(body)
     if not isinstance(prompt, str):
         raise errors.invalid("prompt", "Input should be a valid string", prompt, "string_type")

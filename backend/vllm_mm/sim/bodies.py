@@ -4,6 +4,7 @@ import json
 from typing import Any, TypeAlias, cast
 
 from vllm_mm.sim import errors
+from vllm_mm.sim.text import in_vocabulary
 
 Body: TypeAlias = dict[str, Any]
 
@@ -24,6 +25,14 @@ def as_tokens(value: object) -> list[int] | None:
     if not items or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in items):
         return None
     return cast("list[int]", items)
+
+
+def known(tokens: list[int]) -> list[int]:
+    """The same. Raises ApiError for one that no tokenizer has."""
+    for token in tokens:
+        if not in_vocabulary(token):
+            raise errors.refused(f"Token id {token} is out of vocabulary")
+    return tokens
 
 
 def text_of(content: object) -> str:

@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass
 
-from vllm_mm.sim import errors, sampling
-from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt
+from vllm_mm.sim import errors, sampling, surface
+from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt, known
 from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
 from vllm_mm.sim.options import VERSION
 from vllm_mm.sim.service import ABORT, Call, Limits, Plan, Service, limits_of, usage_of
@@ -18,10 +18,11 @@ DONE = b"data: [DONE]\n\n"
 async def chat_completions(call: Call) -> None:
     """POST /v1/chat/completions."""
     service, request, writer = call.service, call.request, call.writer
-    body = service.body(request)
+    body = service.body(request, surface.CHAT)
     prompt = chat_prompt(body)
     limits = limits_of(body, "max_completion_tokens", "max_tokens")
     sampling.check_chat(body)
+    sampling.check_tools(body.get("tools"), body.get("tool_choice"), auto=service.options.auto_tools)
     count = sampling.choices_of(body)
     service.check_model(body)
     plan = service.plan(prompt, limits)
@@ -72,11 +73,12 @@ async def chat_completions(call: Call) -> None:
 async def completions(call: Call) -> None:
     """POST /v1/completions. A list of prompts gives a choice each."""
     service, request, writer = call.service, call.request, call.writer
-    body = service.body(request)
+    body = service.body(request, surface.TEXT)
     prompts = _prompts(body.get("prompt"))
     limits = limits_of(body, "max_tokens")
     if limits.max_tokens is None:
         limits = Limits(16, limits.min_tokens, limits.ignore_eos, limits.stop)
+    sampling.check_text(body)
     count = sampling.choices_of(body)
     service.check_model(body)
     each = [service.plan(prompt, limits) for prompt in prompts]
@@ -266,7 +268,7 @@ def _prompts(prompt: object) -> list[str]:
     if isinstance(prompt, str) and prompt:
         return [prompt]
     if tokens := as_tokens(prompt):
-        return [detokenize(tokens)]
+        return [detokenize(known(tokens))]
     if items := as_list(prompt):
         return [text for item in items for text in _prompts(item)]
     if items == []:

@@ -1,7 +1,7 @@
 """Anthropic's Messages: /v1/messages and /v1/messages/count_tokens."""
 
-from vllm_mm.sim import errors
-from vllm_mm.sim.bodies import Body, chat_prompt, text_of
+from vllm_mm.sim import errors, sampling, surface
+from vllm_mm.sim.bodies import Body, as_object, chat_prompt, text_of
 from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
 from vllm_mm.sim.service import ABORT, Call, Plan, limits_of
 from vllm_mm.sim.text import count_tokens
@@ -11,7 +11,7 @@ from vllm_mm.sim.web import dump
 async def messages(call: Call) -> None:
     """POST /v1/messages: `model` and `max_tokens` are required."""
     service, writer = call.service, call.writer
-    body = service.body(call.request)
+    body = service.body(call.request, surface.MESSAGES)
     prompt = _prompt(body)
     _check_model_is_named(body)
     if body.get("max_tokens") is None:
@@ -19,8 +19,10 @@ async def messages(call: Call) -> None:
     if isinstance(most := body["max_tokens"], int) and most < 1:
         message = "Value error, max_tokens must be positive"
         raise errors.invalid("max_tokens", message, most, cause="max_tokens must be positive")
-    limits = limits_of(body, "max_tokens")
+    choice = (as_object(body.get("tool_choice")) or {}).get("type")
     with errors.anthropic_shape():
+        limits = limits_of(body, "max_tokens")
+        sampling.check_tools(body.get("tools"), choice, auto=service.options.auto_tools)
         service.check_model(body)
         plan = service.plan(prompt, limits, field_name="max_completion_tokens")
     identity = service.request_id(call.request, "chatcmpl")
@@ -44,7 +46,7 @@ async def messages(call: Call) -> None:
 
 async def count_tokens_route(call: Call) -> None:
     """POST /v1/messages/count_tokens."""
-    body = call.service.body(call.request)
+    body = call.service.body(call.request, surface.COUNT)
     prompt = _prompt(body)
     _check_model_is_named(body)
     with errors.anthropic_shape():

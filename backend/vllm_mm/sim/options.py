@@ -20,7 +20,7 @@ _WITHOUT_MEANING = (
 """vLLM's options with a value that make no difference here; accepted so that a command line can be tried out."""
 _SWITCHES_WITHOUT_MEANING = (
     "--enforce-eager", "--trust-remote-code", "--enable-prefix-caching", "--no-enable-prefix-caching",
-    "--enable-chunked-prefill", "--no-enable-chunked-prefill", "--enable-auto-tool-choice",
+    "--enable-chunked-prefill", "--no-enable-chunked-prefill",
     "--no-enable-log-requests", "--enable-log-requests", "--disable-log-stats",
 )  # fmt: skip
 
@@ -50,6 +50,8 @@ class Options:
     access_log: bool
     dev_mode: bool
     response_store: bool
+    auto_tools: bool
+    """Whether requests with tools may leave it to the model to call one."""
     keep_alive: float
     """Seconds that an idle connection is kept."""
     profile: Profile
@@ -94,6 +96,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         force_include_usage=known.enable_force_include_usage,
         access_log=not known.disable_uvicorn_access_log,
         dev_mode=environ.get("VLLM_SERVER_DEV_MODE", "0") == "1",
+        auto_tools=known.enable_auto_tool_choice,
         response_store=environ.get("VLLM_ENABLE_RESPONSES_API_STORE", "0") == "1",
         keep_alive=float(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),
         profile=profile,
@@ -186,6 +189,11 @@ def _parser() -> argparse.ArgumentParser:
         default=0.0,
         metavar="S",
         help="seconds to finish requests in after SIGTERM (0)",
+    )
+    add(
+        "--enable-auto-tool-choice",
+        action="store_true",
+        help="take requests with tools that leave the choice to the model",
     )
     add("--api-key", nargs="*", metavar="KEY", help="keys that /v1 and /v2 ask for")
     add("--enable-request-id-headers", action="store_true", help="echo X-Request-Id")

@@ -4,8 +4,8 @@ import base64
 import struct
 import time
 
-from vllm_mm.sim import errors
-from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt, text_of
+from vllm_mm.sim import errors, surface
+from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt, known, text_of
 from vllm_mm.sim.service import Call, Service, usage_of
 from vllm_mm.sim.text import count_tokens, detokenize, embedding, score
 
@@ -14,13 +14,13 @@ _LABELS = 2
 
 async def embeddings(call: Call) -> None:
     """POST /v1/embeddings: a text, tokens, or a list of either; or messages."""
-    service, body = call.service, call.service.body(call.request)
+    service, body = call.service, call.service.body(call.request, surface.POOLING)
     texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
     kind = body.get("encoding_format") or "float"
     if kind not in {"float", "base64"}:
         raise errors.invalid("encoding_format", "Input should be 'float' or 'base64'", kind, "literal_error")
     service.check_model(body, pooling=True)
-    tokens = await _compute(service, texts)
+    tokens = await _compute(service, body, texts)
     vectors = [embedding(service.name, text, _dimensions(service, body), garbled=_garbled(service)) for text in texts]
     data = [
         {"index": index, "object": "embedding", "embedding": vector if kind == "float" else _base64(vector)}
@@ -31,10 +31,10 @@ async def embeddings(call: Call) -> None:
 
 async def pooling(call: Call) -> None:
     """POST /pooling: the vector of each input."""
-    service, body = call.service, call.service.body(call.request)
+    service, body = call.service, call.service.body(call.request, surface.POOLING)
     texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
     service.check_model(body, pooling=True)
-    tokens = await _compute(service, texts)
+    tokens = await _compute(service, body, texts)
     size = service.options.profile.dimensions if service.options.profile.task == "embed" else _LABELS
     data = [
         {"index": index, "object": "pooling", "data": embedding(service.name, text, size, garbled=_garbled(service))}
@@ -45,10 +45,10 @@ async def pooling(call: Call) -> None:
 
 async def classify(call: Call) -> None:
     """POST /classify: the probabilities of two labels for each input."""
-    service, body = call.service, call.service.body(call.request)
+    service, body = call.service, call.service.body(call.request, surface.POOLING)
     texts = [chat_prompt(body)] if "messages" in body else _texts(body, "input")
     service.check_model(body, pooling=True)
-    tokens = await _compute(service, texts)
+    tokens = await _compute(service, body, texts)
     data: list[Body] = []
     for index, text in enumerate(texts):
         second = score(service.name, "", text, garbled=_garbled(service))
@@ -59,7 +59,7 @@ async def classify(call: Call) -> None:
 
 async def scores(call: Call) -> None:
     """POST /score: one query against each text, or pairs."""
-    service, body = call.service, call.service.body(call.request)
+    service, body = call.service, call.service.body(call.request, surface.SCORE)
     for first, second in (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")):
         if first in body and second in body:
             queries, documents = _texts(body, first), _texts(body, second)
@@ -72,7 +72,7 @@ async def scores(call: Call) -> None:
     if len(queries) == 1:
         queries = queries * len(documents)
     pairs = list(zip(queries, documents, strict=True))
-    tokens = await _compute(service, [f"{query}\n{document}" for query, document in pairs])
+    tokens = await _compute(service, body, [f"{query}\n{document}" for query, document in pairs])
     data = [
         {"index": index, "object": "score", "score": score(service.name, query, document, garbled=_garbled(service))}
         for index, (query, document) in enumerate(pairs)
@@ -82,7 +82,7 @@ async def scores(call: Call) -> None:
 
 async def rerank(call: Call) -> None:
     """POST /rerank: documents by relevance, the best first."""
-    service, body = call.service, call.service.body(call.request)
+    service, body = call.service, call.service.body(call.request, surface.SCORE)
     query = body.get("query")
     if not isinstance(query, str):
         raise errors.invalid("query", "Input should be a valid string", query, "string_type")
@@ -93,7 +93,7 @@ async def rerank(call: Call) -> None:
     if top < 0:
         raise errors.invalid("top_n", "Input should be greater than or equal to 0", top, "greater_than_equal")
     service.check_model(body, pooling=True)
-    tokens = await _compute(service, [f"{query}\n{document}" for document in documents])
+    tokens = await _compute(service, body, [f"{query}\n{document}" for document in documents])
     results = [
         {
             "index": index,
@@ -118,9 +118,13 @@ def _relevance(result: Body) -> float:
     return result["relevance_score"]
 
 
-async def _compute(service: Service, texts: list[str]) -> int:
+async def _compute(service: Service, body: Body, texts: list[str]) -> int:
     """Let the engine take in the texts; returns their tokens. Raises ApiError when one is too long."""
     total = 0
+    if int(body.get("truncate_prompt_tokens") or 0) > service.options.max_model_len:
+        raise errors.refused(
+            "truncate_prompt_tokens value is greater than max_model_len. Please request a smaller truncation size."
+        )
     for text in texts:
         tokens = max(1, count_tokens(text))
         if tokens > service.options.max_model_len:
@@ -140,7 +144,7 @@ def _texts(body: Body, name: str) -> list[str]:
     if isinstance(value, str):
         return [value]
     if tokens := as_tokens(value):
-        return [detokenize(tokens)]
+        return [detokenize(known(tokens))]
     items = as_list(value)
     if not items:
         if value is None:
@@ -157,7 +161,7 @@ def _texts(body: Body, name: str) -> list[str]:
         if isinstance(item, str):
             texts.append(item)
         elif tokens := as_tokens(item):
-            texts.append(detokenize(tokens))
+            texts.append(detokenize(known(tokens)))
         elif (part := as_object(item)) is not None:
             texts.append(text_of([part] if "type" in part else part.get("text") or part.get("content")))
         else:

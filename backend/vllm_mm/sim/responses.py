@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from vllm_mm.sim import errors
+from vllm_mm.sim import errors, surface
 from vllm_mm.sim.bodies import Body, as_list, as_object, text_of
 from vllm_mm.sim.client import EngineDeadError
 from vllm_mm.sim.events import StoredEvents
@@ -16,12 +16,14 @@ from vllm_mm.sim.web import dump
 async def create(call: Call) -> None:
     """POST /v1/responses, also as a stream, also in the background."""
     service, writer = call.service, call.writer
-    body = service.body(call.request)
+    body = service.body(call.request, surface.RESPONSES)
     if body.get("background") and not body.get("store", True):
         raise errors.refused("background can only be used when `store` is true", "background")
     background, wanted = _flag("background", body), _flag("store", {"store": True, **body})
     prompt = _prompt_of(body)
     limits = limits_of(body, "max_output_tokens")
+    if body.get("tool_choice") == "required" and not body.get("tools"):
+        raise errors.refused("Tool choice 'required' must be specified with 'tools' parameter.", "tool_choice")
     service.check_model(body)
     if background and not service.options.response_store:
         raise errors.ApiError(
@@ -222,6 +224,8 @@ def _prompt_of(body: Body) -> str:
     if isinstance(given, str):
         return f"<|user|>{given}\n"
     if (items := as_list(given)) is not None:
+        if not items:
+            raise errors.refused("Cannot apply chat template to an empty conversation. Provide at least one message.")
         return "".join(_item(item) for item in items)
     if given is None:
         raise errors.missing("input", body)
@@ -245,6 +249,10 @@ def _item(item: object) -> str:
     message = as_object(item)
     if message is None:
         raise errors.invalid("input", "Input should be a valid dictionary", item, "model_type")
+    if message.get("type", "message") == "message":
+        for field in ("role", "content"):
+            if field not in message:
+                raise errors.missing(f"input.{field}", message)
     return f"<|{message.get('role', 'user')}|>{text_of(message.get('content'))}\n"
 
 

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_mm.sim import errors, sampling
+from vllm_mm.sim import errors, fields, sampling
 from vllm_mm.sim.bodies import Body, as_list, as_object
 from vllm_mm.sim.client import Engine
 from vllm_mm.sim.events import StoredEvents
@@ -87,8 +86,8 @@ class Service:
         model = body.get("model")
         return model if isinstance(model, str) and model in self.options.lora_modules else self.name
 
-    def body(self, request: Request) -> Body:
-        """The JSON object of a request. Raises ApiError."""
+    def body(self, request: Request, table: fields.Table | None = None) -> Body:
+        """The JSON object of a request, whose fields are of the types in `table`; `stream` is true or false then. Raises ApiError."""
         if request.headers.get("content-type", "").lower().partition(";")[0].strip() != "application/json":
             raise errors.ApiError(
                 400,
@@ -103,11 +102,14 @@ class Service:
                 f"'ctx': {{'error': '{error.msg}'}}}}"
             )
             raise errors.ApiError(400, f"1 validation error:\n  {detail}", "Bad Request", f"body.{error.pos}") from None
-        except UnicodeDecodeError:
+        except (ValueError, RecursionError):  # no text, a number of too many digits, too deep
             raise errors.http_error(400, "There was an error parsing the body") from None
         body = as_object(content)
         if body is None:
             raise errors.invalid("", "Input should be a valid dictionary", kind="model_attributes_type")
+        fields.hold(body, table or {})
+        if body.get("stream") is not None:
+            body["stream"] = fields.truth("stream", body["stream"])
         return body
 
     def check_model(self, body: Mapping[str, Any], *, pooling: bool = False) -> None:
@@ -243,32 +245,23 @@ def limits_of(body: Mapping[str, Any], *names: str) -> Limits:
         value = body.get(name)
         if value is None:
             continue
-        if isinstance(value, str) and not value.isdecimal():
-            message = "Input should be a valid integer, unable to parse string as an integer"
-            raise errors.invalid(name, message, value, "int_parsing")
-        if not isinstance(value, (int, str)):
-            raise errors.invalid(name, "Input should be a valid integer", value, "int_type")
+        fields.whole()(name, value)
         most = int(value)
         if most < 1:
             raise errors.refused(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
         break
-    stop = body.get("stop") or body.get("stop_sequences") or ()
+    stop = next((body[name] for name in ("stop", "stop_sequences") if body.get(name) is not None), ())
     stops = (stop,) if isinstance(stop, str) else tuple(str(item) for item in as_list(stop) or ())
-    temperature = body.get("temperature")
-    if temperature is not None and not isinstance(temperature, (int, float)):
-        message = "Input should be a valid number, unable to parse string as a number"
-        raise errors.invalid("temperature", message, temperature, "float_parsing")
-    if temperature is not None and (temperature < 0 or math.isnan(temperature)):
-        raise errors.refused(
-            f"temperature must be non-negative, got {temperature:.1f}.", "temperature", float(temperature)
-        )
+    if any(not text for text in stops) or stop == "":
+        raise errors.refused("stop cannot contain an empty string.")
+    sampling.check(body)
     least = int(body.get("min_tokens") or 0)
     sampling.check_tokens(least, most)
     return Limits(
         max_tokens=most,
         min_tokens=least,
-        ignore_eos=bool(body.get("ignore_eos")),
-        stop=tuple(filter(None, stops)),
+        ignore_eos="ignore_eos" in body and fields.truth("ignore_eos", body["ignore_eos"]),
+        stop=stops,
     )
 
 

@@ -12,6 +12,8 @@ made over did down only way find use may water long little very after words call
 through back much before go good new write our used me man too any day same right look think also around
 another came come work three must because does part
 """.split()  # noqa: SIM905 - a list of literals would fill pages
+VOCABULARY = 49_152
+"""Numbers below it are taken for tokens, whatever they stand for."""
 _MASK = 2**64 - 1
 _GARBAGE = "!"
 
@@ -98,6 +100,12 @@ def tokenize(text: str) -> list[int]:
 def count_tokens(text: str) -> int:
     """How many tokens `tokenize` makes."""
     return (len(text.encode(errors="surrogatepass")) + 3) // 4
+
+
+def in_vocabulary(token: int) -> bool:
+    """Whether it is a token of ours, or a number as small as real tokens are."""
+    packed = token.to_bytes(max(1, (token.bit_length() + 7) // 8), "big") if token >= 0 else b""
+    return 0 <= token < VOCABULARY or (2 <= len(packed) <= 5 and packed[0] == 1)
 
 
 def detokenize(tokens: Sequence[int]) -> str:
