@@ -121,11 +121,11 @@ def nginx(cache: Path, work: Path, upstream_port: int) -> Iterator[Target]:
     config = work / "nginx.conf"
     temp = "".join(f"{kind}_temp_path {work}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     config.write_text(
-        f"worker_processes 1; daemon off; error_log {work}/nginx.err warn; pid {work}/nginx.pid;\n"
+        f"{'user root; ' if os.geteuid() == 0 else ''}worker_processes 1; daemon off; error_log {work}/nginx.err warn; pid {work}/nginx.pid;\n"
         "events { worker_connections 8192; }\n"
         f"http {{ access_log off; {temp} keepalive_requests 1000000000;\n"
         f" upstream u {{ server 127.0.0.1:{upstream_port}; keepalive 1024; keepalive_requests 1000000000; }}\n"
-        f' server {{ listen 127.0.0.1:{port}; client_max_body_size 100m; location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }} }} }}\n'
+        f' server {{ listen 127.0.0.1:{port}; client_max_body_size 100m; location / {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; proxy_request_buffering off; }} }} }}\n'
     )
     log = work / "nginx.log"
     argv = [binary, "-p", str(work), "-c", str(config)]
@@ -193,8 +193,8 @@ def product(tools: dict[str, Path], work: Path, models: int = 0, rows: int = 0) 
 
     `models` are so many others that nobody asks for; `rows` are in its ledger before it starts.
     """
-    name = "vllm-mm" + (f", {models} models" if models else "") + (f", {rows} rows" if rows else "")
-    home = work / name.replace(", ", "-").replace(" ", "-")
+    name = "vllm-mm" + (f"+{models}-models" if models else "") + (f"+{rows}-rows" if rows else "")
+    home = work / name
     home.mkdir()
     port, state = free_port(), home / "state"
     config = home / "vllm-mm.yaml"

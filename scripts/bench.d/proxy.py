@@ -115,9 +115,9 @@ def makers(
     if options.litellm:
         found["litellm"] = partial(peers.litellm, cache, work, upstream)
     for count in options.models:
-        found[f"{OURS}, {count} models"] = partial(peers.product, tools, work, models=count)
+        found[f"{OURS}+{count}-models"] = partial(peers.product, tools, work, models=count)
     for count in options.rows:
-        found[f"{OURS}, {count} rows"] = partial(peers.product, tools, work, rows=count)
+        found[f"{OURS}+{count}-rows"] = partial(peers.product, tools, work, rows=count)
     for form in ("protocol", "asgi") if options.bare else ():
         found[f"bare-{form}"] = partial(peers.bare, tools, work, form)
     wanted = set(options.only.split(",")) if options.only else set(found)
