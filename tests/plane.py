@@ -147,6 +147,9 @@ class PlainLeases:
     def wait_info(self, ticket: Ticket) -> Waiting:
         return Waiting()
 
+    def follow(self, ticket: Ticket, *, on: bool) -> None:
+        pass
+
     def describe(self, model: str) -> Described:
         return self.now
 

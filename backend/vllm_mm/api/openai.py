@@ -32,6 +32,8 @@ App: TypeAlias = Callable[[Scope_, Receive, Send], Awaitable[None]]
 
 _PREFIXES: Final = ("/v1/", "/v2/")
 _MODELS: Final = "/v1/models"
+MODELS: Final = _MODELS.encode()
+"""The path of the list of models."""
 
 
 class OpenAIApp:

@@ -5,9 +5,10 @@ Protection is by structure: an engine's channel is reachable only from inside a 
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied
+from vllm_mm.domain.launches import Address
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.engine.wire import Exchange, InferenceChannel, ResponseSink, UpstreamRequest
@@ -103,6 +104,35 @@ class Lease:
             self._exchange.abort(error)
 
 
+class Borrowers(Protocol):
+    """Other processes that hold leases of a gate (`lending`). No call waits but `settled`."""
+
+    def wanted(self) -> None:
+        """Somebody waits for a slot: what is out and not in use should come back."""
+        ...
+
+    def closed(self) -> None:
+        """The same, for the gate gives no more leases."""
+        ...
+
+    def frozen(self, stands: bool) -> None:
+        """The requests of all leases stand still, or go on."""
+        ...
+
+    def revoked(self, *, died: bool, reason: str) -> None:
+        """All leases were taken away."""
+        ...
+
+    async def settled(self) -> None:
+        """When they all know that, and have let go."""
+        ...
+
+    @property
+    def reads(self) -> int:
+        """How often something came from the engine to them."""
+        ...
+
+
 class Thawed(NamedTuple):
     """What a thaw found: leases that go on, and the seconds for which they stood still."""
 
@@ -114,7 +144,7 @@ class LeaseGate:
     """Shared side: leases. Exclusive side: whatever the actor does after `close` reported that none is left."""
 
     __slots__ = (
-        "_channel", "_leases", "_on_gone", "_on_release", "_open",
+        "_channel", "_leases", "_on_gone", "_on_release", "_open", "borrowers",
         "closed_at", "engine_name", "frozen_since", "generation", "last_used", "limit", "model",
     )  # fmt: skip
 
@@ -130,6 +160,8 @@ class LeaseGate:
         """The leases that are out are frozen since then; None when none is."""
         self.limit = limit
         """Leases at a time; a lower one takes effect as leases end."""
+        self.borrowers: Borrowers | None = None
+        """Who else holds leases; None where there are no other processes."""
         self._on_release = on_release
         self._on_gone: Callable[[], None] | None = None
         self._channel: InferenceChannel | None = None
@@ -153,6 +185,22 @@ class LeaseGate:
 
     def holds(self, lease: Lease) -> bool:
         return lease in self._leases
+
+    def whereabouts(self, lease: Lease) -> Address:
+        """Where the engine of a lease is that is lent to another process. Raises TypeError when the lease is over."""
+        if self._channel is None or lease not in self._leases:
+            raise TypeError("the lease is over")
+        return self._channel.address
+
+    @property
+    def reads(self) -> int:
+        """How often something came from the engine to other processes that hold leases."""
+        return self.borrowers.reads if self.borrowers is not None else 0
+
+    async def settled(self) -> None:
+        """When all who had leases that were taken away, or frozen, have let go; at once where that is this process."""
+        if self.borrowers is not None:
+            await self.borrowers.settled()
 
     def try_acquire(self, ticket: Ticket, now: float) -> Lease | None:
         """The fast path: no lock, no wait, no I/O. None when closed or full."""
@@ -201,6 +249,8 @@ class LeaseGate:
             self.closed_at = now
         self._open = False
         self._on_gone = on_gone
+        if self.borrowers is not None:
+            self.borrowers.closed()
         self._report_if_gone()
 
     def reopen(self, now: float) -> None:
@@ -216,6 +266,8 @@ class LeaseGate:
         self.frozen_since = now
         for lease in self._leases:
             lease._freeze(now)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
+        if self.borrowers is not None:
+            self.borrowers.frozen(True)
         return len(self._leases)
 
     def thaw(self, now: float) -> Thawed:
@@ -223,6 +275,8 @@ class LeaseGate:
         since, self.frozen_since = self.frozen_since, None
         for lease in self._leases:
             lease._thaw(now)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
+        if self.borrowers is not None:
+            self.borrowers.frozen(False)
         return Thawed(len(self._leases), now - since if since is not None else 0.0)
 
     def revoke(self, *, died: bool, reason: str) -> int:
@@ -236,6 +290,8 @@ class LeaseGate:
                 else RequestCut(f"{self.model} was taken away: {reason}", retry_after=5.0, reason=Reason.CUT)
             )
             lease._revoke(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
+        if self.borrowers is not None:
+            self.borrowers.revoked(died=died, reason=reason)
         self._report_if_gone()
         return len(leases)
 

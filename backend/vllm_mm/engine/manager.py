@@ -1,7 +1,7 @@
 """The ProcessManager: which engines exist, in which state, on which devices, and the one way to reach them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
@@ -46,6 +46,8 @@ class ProcessManager(Swaps):
         super().__init__(catalog, tools, policy, places)
         self._out_since: dict[str, float] = {}
         """By model: since when it waits for a device that is out of use."""
+        self.on_change: Callable[[str | None], None] | None = None
+        """Called, if set, with a model whose instance is in another state, and with None when the catalog is another."""
 
     # The one way to an engine.
 
@@ -66,6 +68,9 @@ class ProcessManager(Swaps):
 
     async def slow_lease(self, ticket: Ticket) -> Lease:
         """The other path of `lease`."""
+        instance = self._instances.get(ticket.model)
+        if instance is not None and instance.gate.borrowers is not None:
+            instance.gate.borrowers.wanted()
         return await self._waiting.admit(ticket)
 
     def grant(self, ticket: Ticket) -> Lease | None:
@@ -86,6 +91,27 @@ class ProcessManager(Swaps):
             if instance.gate.holds(lease):
                 self._expectations.ended(lease.model, now - lease.granted_at - lease.frozen_s(now))
             instance.gate.release(lease, now)
+
+    def spare(self, ticket: Ticket, count: int) -> list[Lease]:
+        """Up to so many leases more of the model of `ticket`, to be lent: none while somebody waits for it. They go back by
+        `look_back`: how long requests took that used them, whoever borrowed them tells `served`."""
+        instance = self._instances.get(ticket.model)
+        if instance is None or self._waiting.waits(ticket.model):
+            return []
+        now = self._tools.clock.now()
+        found = (instance.gate.try_acquire(ticket, now) for _ in range(count))
+        return [lease for lease in found if lease is not None]
+
+    def waits(self, model: str) -> bool:
+        """Whether anybody waits for it."""
+        return self._waiting.waits(model)
+
+    def served(self, model: str, arrived: float | None, worked: float) -> None:
+        """A request has ended that used a lent lease for `worked` seconds. `arrived` (monotonic): it asked nobody for it."""
+        if arrived is not None:
+            self._expectations.arrived(model, arrived)
+            self._expectations.leased(model, 0.0)
+        self._expectations.ended(model, worked)
 
     def look(self, ticket: Ticket, generation: int) -> Looking:
         """`async with manager.look(ticket, generation) as lease:` is the way to work that this launch of the model has already: to look
@@ -210,6 +236,8 @@ class ProcessManager(Swaps):
             return
         self._out_since.pop(model, None)
         self._wishes.moved(model)
+        if self.on_change is not None:
+            self.on_change(model)
         if after.state is State.STOPPING:
             self._endings.note(model, Ending(after.generation, self._tools.clock.wall(), after.reason))
         if after.state is State.STOPPING and _may_sleep(before) and before.state is not State.DRAINING:
@@ -314,6 +342,8 @@ class ProcessManager(Swaps):
         for model in self._instances:
             if model not in catalog:
                 self._waiting.fail(model, UnknownModel(f"The model `{model}` does not exist any more."))
+        if self.on_change is not None:
+            self.on_change(None)
         self._waiting.kick()
 
     # What anybody may look at.
@@ -323,6 +353,9 @@ class ProcessManager(Swaps):
         position, why = self._waiting.position(ticket.id, ticket.model), self._waiting.why(ticket.model)
         span = self.turn(ticket.model, position)
         return wait_info(self.require(ticket.model).snapshot, position, span.likely if span is not None else None, why)
+
+    def follow(self, ticket: Ticket, *, on: bool) -> None:
+        """Somebody will ask `wait_info` of it: here it is always known."""
 
     def turn(self, model: str, position: int) -> Span | None:
         """From now until the request at `position` of its lane could have its lease: when the model is ready, and if that is so

@@ -288,6 +288,7 @@ class Run:
     async def suspend(self, *, keep: bool) -> None:
         """Put it to sleep, with the requests that it has if `keep`, and see its memory come back."""
         process = self._require_process()
+        await self._actor.gate.settled()
         if late := await self._actor.host_room():
             self._actor.tell(lc.Drain(lc.Goal.STOP, 0.0, Reason.EVICTED.because(late)))
             return
@@ -327,7 +328,7 @@ class Run:
             self._actor.tell(lc.BecameReady(self.generation))
 
     def _reads(self) -> int:
-        return self._channel.reads if self._channel is not None else 0
+        return self._actor.gate.reads + (self._channel.reads if self._channel is not None else 0)
 
     # Stopping.
 

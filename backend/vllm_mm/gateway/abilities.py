@@ -88,6 +88,11 @@ class Abilities:
         if self._remember is not None:
             self._remember(MissingRoute(fingerprint, route.name, generation))
 
+    def taught(self, row: MissingRoute) -> None:
+        """What another process learned, and remembers."""
+        self._missing.setdefault(row.fingerprint, {})[row.route] = row.generation
+        self._judged.clear()
+
     def refusal(self, spec: ModelSpec, route: Route, key: Key, leases: Leases) -> WrongModel:
         able = [
             f"`{other.id}`"

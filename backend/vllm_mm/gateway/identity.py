@@ -1,6 +1,6 @@
 """Who asks: keys in memory, found without a hash on the hot path."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 
 from vllm_mm.clock import Clock
@@ -26,12 +26,16 @@ class Keyring:
         self._by_digest: dict[str, Key] = {}
         self._seen_bearer: dict[bytes, Key] = {}
         self._seen_plain: dict[bytes, Key] = {}
+        self.on_replace: Callable[[Sequence[Key]], None] | None = None
+        """Told, if set, of every new set of keys."""
 
     def replace(self, keys: Iterable[Key]) -> None:
         """The whole set from now on. Revoked and expired ones may be among them."""
         self._by_digest = {key.digest: key for key in keys}
         self._seen_bearer.clear()
         self._seen_plain.clear()
+        if self.on_replace is not None:
+            self.on_replace(tuple(self._by_digest.values()))
 
     def identify(
         self, authorization: bytes | None, api_key: bytes | None, host: bytes | None = None, origin: bytes | None = None

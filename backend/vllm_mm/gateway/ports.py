@@ -117,6 +117,10 @@ class Leases(Protocol):
 
     def wait_info(self, ticket: Ticket) -> WaitView: ...
 
+    def follow(self, ticket: Ticket, *, on: bool) -> None:
+        """`wait_info` of it will be asked for, or will not any more: where that is known elsewhere, it has to be told."""
+        ...
+
     def describe(self, model: str) -> InstanceState:
         """Changes and wakes nothing. Raises UnknownModel."""
         ...

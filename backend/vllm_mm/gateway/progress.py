@@ -27,6 +27,7 @@ class Comments:
         self._every = every
         self._resumed: Callable[[], None] | None = None
         self._timer: Timer | None = None
+        leases.follow(ticket, on=True)
         self._arm(FIRST, self._waits)
 
     def leased(self, lease: LeaseView) -> None:
@@ -37,6 +38,7 @@ class Comments:
     def stop(self) -> None:
         """The request is over."""
         self._disarm()
+        self._leases.follow(self._ticket, on=False)
 
     def _on_freeze(self, frozen: bool) -> None:
         if frozen:

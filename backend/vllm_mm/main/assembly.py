@@ -12,6 +12,7 @@ from vllm_mm import __version__
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.api.problems import explain
+from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control import boot, declared, rules
 from vllm_mm.control.background import Background
@@ -31,12 +32,15 @@ from vllm_mm.engine.instance import Tools, real_channels
 from vllm_mm.engine.launchers.local import LocalLauncher, become_subreaper
 from vllm_mm.engine.launchers.pool import ZygotePool
 from vllm_mm.engine.launchers.warm import WarmLauncher
+from vllm_mm.engine.lending.messages import Learned
+from vllm_mm.engine.lending.office import Office
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.ports import Rules
+from vllm_mm.main.ears import Ears
 from vllm_mm.settings import Settings
 from vllm_mm.store.behind import WriteBehind
 from vllm_mm.store.database import Database
@@ -69,6 +73,10 @@ class Server:
     models: Models
     admin_secret: str | None
     notes: tuple[str, ...]
+    missing: Sequence[MissingRoute]
+    """What engines were known not to have when it began."""
+    office: Office | None
+    """Who lends leases to workers; None where there are none."""
 
 
 @contextlib.asynccontextmanager
@@ -142,22 +150,39 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         learned = WriteBehind[MissingRoute](routes.add, clock, name="routes of engines")
         learned.start()
         stack.push_async_callback(learned.close)
-        abilities = Abilities(await routes.all(), learned.add)
+        missing = await routes.all()
+
+        def remember(row: MissingRoute) -> None:
+            learned.add(row)
+            if office is not None:
+                office.learned(Learned(row.fingerprint, row.route, row.generation))
+
+        abilities = Abilities(missing, remember)
 
         def record(row: RequestRecord) -> None:
             metrics.observe_request(row)
             rows.add(row)
 
+        def taught(row: MissingRoute) -> None:
+            abilities.taught(row)
+            learned.add(row)
+
+        office = None
+        if settings.server.workers > 1:
+            office = Office(manager, clock, settings.server.workers, Ears(record, taught), settings.timeouts.worker)
+            keyring.on_replace = office.use_keys
+            keyring.replace(await keys.all())
+            metrics.registry.register(WorkerMetrics(office))
         background = Background()
         schedules = Schedules(manager, clock, settings.timezone)
         ahead = ReadAhead(manager, settings.warm.read_ahead, places.environment, clock)
-        gateway = Gateway(manager, keyring, record, explain, clock, _gateway_rules(settings), abilities)
+        gateway = Gateway(manager, keyring, record, explain, clock, gateway_rules(settings), abilities)
         stack.push_async_callback(gateway.responses.background.close)
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem),
+            launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())
@@ -171,8 +196,9 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             background.start("zygotes", Warmup(manager, launcher, places, clock).run())
         stack.push_async_callback(background.close)
         yield Server(
-            settings, clock, manager, queue, journal, keyring, services, gateway, models, admin_secret, inventory.notes
-        )
+            settings, clock, manager, queue, journal, keyring, services, gateway, models, admin_secret, inventory.notes,
+            missing, office,
+        )  # fmt: skip
 
 
 async def read_catalog(settings: Settings, models: Models) -> Catalog:
@@ -190,7 +216,7 @@ def _devices(settings: Settings) -> Literal["auto", "cpu"] | Sequence[DeviceEntr
     return [DeviceEntry(d.id, d.memory, d.headroom, d.simulated) for d in settings.devices]
 
 
-def _gateway_rules(settings: Settings) -> Rules:
+def gateway_rules(settings: Settings) -> Rules:
     return Rules(
         max_wait=settings.queue.max_wait, request_timeout=settings.queue.request_timeout, body=settings.limits.body,
         upload=settings.limits.upload, upload_held=settings.limits.upload_held,

@@ -8,8 +8,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 import uvicorn
 import uvloop
@@ -23,18 +24,25 @@ from vllm_mm.control.files import raise_limit
 from vllm_mm.control.shutdown import hand_over, hurry, shutdown
 from vllm_mm.domain.errors import ConfigError, MMError
 from vllm_mm.gateway.memory import settle
+from vllm_mm.main.accepting import make_protocol
 from vllm_mm.main.alone import alone
-from vllm_mm.main.assembly import Server, assemble, read_catalog
+from vllm_mm.main.assembly import Server, assemble, gateway_rules, read_catalog
+from vllm_mm.main.logs import log_to_stderr
+from vllm_mm.main.setup import Setup
+from vllm_mm.main.workers import Workers
 from vllm_mm.settings import Settings, SettingsError, load
 
 log = logging.getLogger("vllm_mm")
+
+WORKERS_UP: Final = 60.0
+"""Seconds for all workers to serve, before the server says that it serves without them."""
 
 
 def serve(options: ServeOptions) -> int:
     """Run the server until it is told to stop; returns the exit code."""
     try:
         settings = _settings(options)
-        _log_to_stderr(settings)
+        log_to_stderr(settings.log.level, settings.log.format)
         raise_limit(settings.limits.connections)
         with alone(settings.paths.data_dir):
             return uvloop.run(_serve(settings, options))
@@ -54,17 +62,6 @@ def serve(options: ServeOptions) -> int:
 
 def _settings(options: ServeOptions) -> Settings:
     return load(options.config, options.overrides(), os.environ)
-
-
-def _log_to_stderr(settings: Settings) -> None:
-    line = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    if settings.log.format == "json":
-        line = '{"at":"%(asctime)s","level":"%(levelname)s","logger":"%(name)s","message":"%(message)s"}'
-    logging.basicConfig(level=settings.log.level.upper(), format=line, stream=sys.stderr)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # one line per health poll otherwise
-    logging.getLogger("httpcore").setLevel(logging.WARNING)
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a client's broken form is told to the client
 
 
 class _Uvicorn(uvicorn.Server):
@@ -98,18 +95,44 @@ async def _serve(settings: Settings, options: ServeOptions) -> int:
     asyncio.get_running_loop().set_exception_handler(report)
     # Bound before anything else: a port that is taken must not cost an earlier controller's engines.
     with _bind(settings.server.host, settings.server.port) as listener:
-        async with assemble(settings) as server:
+        port, several = listener.getsockname()[1], settings.server
+        async with (
+            Workers.running(several.workers, listener, several.shutdown_grace) as workers,
+            assemble(settings) as server,
+        ):
             uv = _Uvicorn(_uvicorn_config(settings, server))
-            end = _End(server, uv, options)
+            end = _End(server, uv, workers, options)
             end.listen()
-            serving = asyncio.create_task(uv.serve([listener]))
+            serving = asyncio.create_task(uv.serve([listener] if workers is None else []))
             up = asyncio.create_task(uv.up.wait())
             await asyncio.wait({serving, up}, return_when=asyncio.FIRST_COMPLETED)
             up.cancel()
+            if workers is not None and server.office is not None:
+                workers.attach(server.office, lambda: _setup(server), lambda: make_protocol(uv), _teller(server))
+                if not await workers.serving(server.office, WORKERS_UP):
+                    log.error("not all workers serve yet: %s", server.office.problem())
             settle()
-            _announce(server, listener.getsockname()[1])
+            _announce(server, port)
             await serving
+            if workers is not None:
+                await workers.ended()
             return await end.finish()
+
+
+def _setup(server: Server) -> Setup:
+    """For a worker that is about to begin. Connections are so many for all together."""
+    settings = server.settings
+    rules = gateway_rules(settings)
+    share = -(-rules.connections // settings.server.workers)
+    return Setup(
+        rules=replace(rules, connections=share), open_to_all=settings.auth.mode == "none", any_host=settings.auth.force,
+        keep_alive=settings.server.keep_alive, grace=settings.server.shutdown_grace,
+        log_level=settings.log.level, log_form=settings.log.format, missing=tuple(server.missing),
+    )  # fmt: skip
+
+
+def _teller(server: Server) -> Callable[[str, Mapping[str, Any]], object]:
+    return lambda kind, data: server.journal.emit(kind, data=data)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -153,9 +176,10 @@ def _announce(server: Server, port: int) -> None:
 class _End:
     """SIGTERM and SIGINT end the server in order, a second one hurries; SIGUSR2 hands the engines over; SIGHUP reloads."""
 
-    def __init__(self, server: Server, uv: _Uvicorn, options: ServeOptions) -> None:
+    def __init__(self, server: Server, uv: _Uvicorn, workers: Workers | None, options: ServeOptions) -> None:
         self._server = server
         self._uv = uv
+        self._workers = workers
         self._options = options
         self._handing_over = False
         self._stopping: asyncio.Task[bool] | None = None
@@ -173,18 +197,25 @@ class _End:
             log.info("a second signal: ending the engines at once")
             hurry(self._server.manager)
             self._uv.force_exit = True
+            if self._workers is not None:
+                self._workers.kill()
             return
         grace = self._server.settings.server.shutdown_grace
         log.info("ending: requests in flight have %.0f s (another signal hurries)", grace)
         self._server.services.closing.set()
         self._stopping = asyncio.create_task(shutdown(self._server.manager, self._server.clock, grace))
-        self._uv.should_exit = True
+        self._finish_connections()
 
     def _hand_over(self) -> None:
         log.info("handing the engines over to the next controller")
         self._handing_over = True
         self._server.services.closing.set()
+        self._finish_connections()
+
+    def _finish_connections(self) -> None:
         self._uv.should_exit = True
+        if self._workers is not None:
+            self._workers.drain()
 
     def _reload(self) -> None:
         self._reloading = asyncio.create_task(self._apply())

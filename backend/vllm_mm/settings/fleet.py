@@ -90,6 +90,8 @@ class TimeoutsConfig(Section):
     stuck: Duration = 60.0
     """With requests out and nothing coming from the engine for this long, one token is asked for; if that fails too, the
     engine hangs and is restarted."""
+    worker: Duration = 10.0
+    """With `server.workers`, how long a worker process may take to answer the controller before it is ended."""
 
 
 class WarmConfig(Section):

@@ -31,6 +31,9 @@ class ServerConfig(Section):
     """Address to listen on. With `0.0.0.0` everybody who reaches this machine reaches the server: keep `auth.mode: keys`."""
     port: int = Field(default=8000, ge=0, le=65535)
     """TCP port; 0 takes a free one."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Processes that accept connections and move bytes. 1: the controller itself. More pay where one processor core is not enough
+    for all requests; see docs/workers.md."""
     shutdown_grace: Duration = 30.0
     """After SIGTERM, how long requests in flight may go on."""
     keep_alive: Duration = 75.0

@@ -55,6 +55,9 @@ class Leases:
     def wait_info(self, _: Ticket) -> Wait:
         return Wait()
 
+    def follow(self, _: Ticket, *, on: bool) -> None:
+        pass
+
 
 class Streamed:
     """A stream whose first event is out, of a request that has its lease."""

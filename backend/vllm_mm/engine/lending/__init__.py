@@ -1,0 +1,1 @@
+"""Leases across processes: the controller lends (`office`), a worker borrows (`borrower`), and `link` is between them."""
