@@ -535,11 +535,14 @@ def asks(model: str, *, embeds: bool, seed: int = 1, mixed: int = 20) -> list[As
 
 
 def every(share: int, asks: Sequence[Ask], statuses: Mapping[str, int]) -> list[Ask]:
-    """Those that an engine answers without work, and of those that it has to generate for one of `share`: the same ones each
+    """Those that an engine answers without work, the plain ones, and of others that it has to generate for one of `share`: the same ones each
     time. `statuses` are what it answered."""
     working = {surface.path for surface in GENERATING if surface.streams}
     return [
         ask
         for ask in asks
-        if statuses.get(ask.name, 0) >= 400 or ask.path not in working or zlib.crc32(ask.name.encode()) % share == 0
+        if statuses.get(ask.name, 0) >= 400
+        or ": plain" in ask.name
+        or ask.path not in working
+        or zlib.crc32(ask.name.encode()) % share == 0
     ]

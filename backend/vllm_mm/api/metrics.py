@@ -1,5 +1,6 @@
 """What Prometheus sees of the controller: counters fed by the ledger and the journal, gauges read at each scrape."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -151,6 +152,14 @@ class Metrics:
         return generate_latest(self.registry).decode()
 
 
+def _tasks() -> int:
+    """That are not done; none where no loop runs."""
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        return 0
+
+
 class _Gauges(Collector):
     """Read at each scrape: nothing to keep in step."""
 
@@ -165,6 +174,7 @@ class _Gauges(Collector):
         yield _gauge(
             "vllm_mm_queue_oldest_seconds", "How long the oldest has waited.", (), {(): self._queue.oldest_age()}
         )
+        yield _gauge("vllm_mm_tasks", "Tasks of the event loop.", (), {(): _tasks()})
         yield from self._instances()
         yield from self._devices()
         host = self._manager.host_memory

@@ -1,5 +1,6 @@
 """The routes, and what comes before and after each: keys, methods, request ids, errors, the access log."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from vllm_mm.sim import audio, basics, chat, dev, messages, pooling, responses
@@ -53,6 +54,7 @@ _DEV: Routes = {
     "/is_paused": {"GET": dev.is_paused},
     "/abort_requests": {"POST": dev.abort_requests},
     "/server_info": {"GET": dev.server_info},
+    "/sim/requests": {"GET": dev.requests},
     "/sim/fault": {"POST": dev.set_fault, "DELETE": dev.set_fault},
 }
 _OF_TASK: Mapping[str, Routes] = {
@@ -96,9 +98,16 @@ class App:
         options = self._service.options
         if options.request_id_headers and (identity := request.headers.get("x-request-id")):
             writer.header("x-request-id", identity)
+        seen = self._service.seen(request)
         try:
             await self._dispatch(request, writer)
+            seen.end("answered")
+        except asyncio.CancelledError:
+            seen.end("left")  # everything of it has been ended: the core was told
+            raise
         finally:
+            if seen.ended is None:
+                seen.end("failed")
             if options.access_log and writer.started:
                 self._service.log.server(f'"{request.method} {request.path} HTTP/1.1" {writer.status}')
 

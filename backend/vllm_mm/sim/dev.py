@@ -96,6 +96,15 @@ async def server_info(call: Call) -> None:
     writer.json(200, {"vllm_config": config, "vllm_env": {}, "system_env": {"vllm_version": VERSION}})
 
 
+async def requests(call: Call) -> None:
+    """GET /sim/requests: the last ones, with their ids, times on the host's monotonic clock, and how they ended."""
+    seen = [
+        {"id": r.identity, "path": r.path, "began": r.began, "ended": r.ended, "how": r.how}
+        for r in call.service.history
+    ]
+    call.writer.json(200, {"requests": seen})
+
+
 async def set_fault(call: Call) -> None:
     """POST /sim/fault {"fault": "NAME:VALUE"} turns a fault on; DELETE ends all."""
     service, request, writer = call.service, call.request, call.writer

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from vllm_mm.sim.text import Answer, count_tokens, cut_at_stop
 from vllm_mm.sim.web import Request, Writer
 from vllm_mm.vocabulary.faults import Faults
 
+HISTORY = 20_000
+"""Requests that are remembered for /sim/requests."""
 ABORT = "abort"
 """The finish reason of a request that /sleep, /pause or /abort_requests ended."""
 
@@ -54,6 +57,25 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False)
+class Seen:
+    """A request and how it went, for those who test who sends them."""
+
+    identity: str
+    """Its `X-Request-Id`."""
+    path: str
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    """In seconds of the host's monotonic clock, like `began`."""
+    how: str = "running"
+    """`running`, `answered`, `left` (by its client, before its end) or `failed`."""
+
+    def end(self, how: str) -> None:
+        """It is over."""
+        self.ended = time.monotonic()
+        self.how = how
+
+
+@dataclass(slots=True, eq=False)
 class Service:
     """One engine's state in the API server."""
 
@@ -72,6 +94,8 @@ class Service:
     """Responses that are made without a client waiting."""
     events: dict[str, StoredEvents] = field(default_factory=dict[str, StoredEvents])
     """Of those that were begun as streams in the background, also when they are complete."""
+    history: deque["Seen"] = field(default_factory=lambda: deque["Seen"](maxlen=HISTORY))
+    """The last requests, oldest first."""
     load: int = 0
     """Requests that use the engine now (/load)."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -85,6 +109,12 @@ class Service:
         """The name in the answer to a request: that of the adapter, if it asks for one."""
         model = body.get("model")
         return model if isinstance(model, str) and model in self.options.lora_modules else self.name
+
+    def seen(self, request: Request) -> "Seen":
+        """Note a request that begins."""
+        found = Seen(request.headers.get("x-request-id", ""), request.path)
+        self.history.append(found)
+        return found
 
     def body(self, request: Request, table: fields.Table | None = None) -> Body:
         """The JSON object of a request, whose fields are of the types in `table`; `stream` is true or false then. Raises ApiError."""
