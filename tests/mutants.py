@@ -77,6 +77,30 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/control/test_plan.py",),
     ),
     Mutant(
+        "usage-asked-against-the-clients-wish", "who asked for usage in every event is asked for it once more, differently",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        "    if any(bytes(body[member.value : member.end]) not in _NO for member in last.values()):\n        return None\n", "",
+        ("tests/unit/gateway/test_asked_usage.py::test_what_stays",),
+    ),
+    Mutant(
+        "usage-of-others-taken", "an event with usage that was not asked for is taken out, although it has text",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        'if found.choices == [] and usage.startswith(b"{")', 'if usage.startswith(b"{")',
+        ("tests/unit/gateway/test_asked_usage.py::test_what_is_not_asked_for_stays",),
+    ),
+    Mutant(
+        "half-an-event-passes", "a piece that ends within an event passes, and the rest of that event is looked at alone",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        "if not self._slow and piece.endswith(self._end) and", "if not self._slow and",
+        ("tests/unit/gateway/test_asked_usage.py::test_only_that_event_goes",),
+    ),
+    Mutant(
+        "fingerprint-lost", "the fingerprint goes with the event that was taken out",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        "                return self._named(before) if before else b\"\"\n", "                return before\n",
+        ("tests/unit/gateway/test_asked_usage.py::test_only_that_event_goes",),
+    ),
+    Mutant(
         "host-memory-taken-before-it-is-free", "a sleep begins while the sleeper that is stopped for it still holds its weights",
         "backend/vllm_mm/engine/manager.py",
         "            self._tiers.leave(model)  # it holds it until it is gone\n", "            self._tiers.release(model)\n",

@@ -28,7 +28,7 @@ SSE_HEAD = (
 PLAIN = JSON_HEAD + b"content-length: %d\r\n\r\n" % len(ANSWER) + ANSWER
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"org/model-1","messages":[]}'
-STREAM = b'{"model":"org/model-1","stream":true}'
+STREAM = b'{"model":"org/model-1","stream":true,"stream_options":{"include_usage":true}}'
 
 
 def event(n: int, model: str = "org/model-1") -> bytes:

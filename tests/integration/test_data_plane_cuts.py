@@ -21,7 +21,8 @@ from vllm_mm.gateway.ports import Rules
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"org/model-1","messages":[]}'
-STREAM = b'{"model":"org/model-1","stream":true}'
+STREAM = b'{"model":"org/model-1","stream":true,"stream_options":{"include_usage":true}}'
+"""Relayed with the engine's own framing: nothing has to be taken out."""
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 OK = JSON_HEAD + b"content-length: 2\r\n\r\n{}"

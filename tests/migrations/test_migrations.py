@@ -52,7 +52,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
         "requests": {
             "row": 1, "request_id": "mine", "id": "req_1", "at": 1.0, "day": 0, "route": "/v1/x", "model": None, "asked": None, "key": None, "stream": 0,
             "outcome": "ok", "status": 200, "error": None, "queued_s": None, "ttft_s": None, "total_s": 1.0, "bytes_in": 1,
-            "bytes_out": 1, "prompt_tokens": None, "completion_tokens": None, "cached_tokens": None, "generation": None, "frozen_s": 0.0,
+            "bytes_out": 1, "prompt_tokens": None, "completion_tokens": None, "cached_tokens": None, "generation": None, "frozen_s": 0.0, "retried": 0,
         },
         "keys": {
             "id": "key_1", "name": "ada", "digest": "d", "scopes": '["admin"]', "models": None, "created_at": 1.0,

@@ -6,17 +6,24 @@ from typing import Any, Final, get_type_hints
 from pydantic import create_model
 
 from vllm_mm.api.schemas import Out
-from vllm_mm.domain.usage import RequestRecord, Usage
+from vllm_mm.domain.usage import Gaps, RequestRecord, Usage
 
 _USAGE: Final = "usage"
+_GAPS: Final = "gaps"
+_PERCENTILES: Final = {"p50": "itl_p50_s", "p95": "itl_p95_s", "p99": "itl_p99_s"}
 
 
 def _columns() -> dict[str, Any]:
-    """Names and types, those of the usage in the place of `usage`."""
+    """Names and types, those of the usage in the place of `usage`; of gaps only the percentiles, with their unit."""
     own, usage = get_type_hints(RequestRecord), get_type_hints(Usage)
     columns: dict[str, Any] = {}
     for field in fields(RequestRecord):
-        inner = usage if field.name == _USAGE else {field.name: own[field.name]}
+        if field.name == _USAGE:
+            inner = usage
+        elif field.name == _GAPS:
+            inner = dict.fromkeys(_PERCENTILES.values(), float | None)
+        else:
+            inner = {field.name: own[field.name]}
         columns |= {name: (kind, ...) for name, kind in inner.items()}
     return columns
 
@@ -31,7 +38,9 @@ class RequestOut(_Columns):
     def of(cls, record: RequestRecord) -> "RequestOut":
         values = {field.name: getattr(record, field.name) for field in fields(record)}
         usage: Usage = values.pop(_USAGE)
-        return cls(**values, **{field.name: getattr(usage, field.name) for field in fields(usage)})
+        gaps: Gaps | None = values.pop(_GAPS)
+        percentiles = {shown: None if gaps is None else getattr(gaps, name) for name, shown in _PERCENTILES.items()}
+        return cls(**values, **percentiles, **{field.name: getattr(usage, field.name) for field in fields(usage)})
 
 
 class RequestsOut(Out):

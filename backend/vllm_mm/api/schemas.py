@@ -174,6 +174,8 @@ class ModelOut(Out):
     """How they stand; null for a model without any."""
     priority: int
     concurrency: int
+    stream_usage: bool
+    """Its engine is asked for the token counts of streams whose clients did not ask."""
     idle: IdleOut
     start: StartLimitsOut
     retry: RetryOut

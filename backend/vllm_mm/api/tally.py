@@ -11,7 +11,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from vllm_mm.domain.usage import RequestRecord
+from vllm_mm.domain.usage import GAP_BOUNDS, RequestRecord
 
 
 class _Spread:
@@ -28,6 +28,11 @@ class _Spread:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add_all(self, counts: Sequence[int], total: float) -> None:
+        """Observations that were counted by the same bounds."""
+        self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
+        self.total += total
+
     def buckets(self) -> list[tuple[str, float]]:
         below, found = 0, list[tuple[str, float]]()
         for bound, count in zip([*map(str, self.bounds), "+Inf"], self.counts, strict=True):
@@ -39,13 +44,14 @@ class _Spread:
 class _Model:
     """What is counted for one model."""
 
-    __slots__ = ("cached", "completion", "prompt", "queued", "total", "ttft")
+    __slots__ = ("cached", "completion", "gaps", "prompt", "queued", "reasoning", "total", "ttft")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.total = _Spread(bounds)
         self.ttft = _Spread(bounds)
         self.queued = _Spread(bounds)
-        self.prompt = self.completion = self.cached = 0
+        self.gaps = _Spread(GAP_BOUNDS)
+        self.prompt = self.completion = self.cached = self.reasoning = 0
 
 
 class RequestTally(Collector):
@@ -74,6 +80,9 @@ class RequestTally(Collector):
         model.prompt += usage.prompt_tokens or 0
         model.completion += usage.completion_tokens or 0
         model.cached += usage.cached_tokens or 0
+        model.reasoning += usage.reasoning_tokens or 0
+        if record.gaps is not None:
+            model.gaps.add_all(record.gaps.counts, record.gaps.total)
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -84,12 +93,17 @@ class RequestTally(Collector):
         yield requests
         tokens = CounterMetricFamily("vllm_mm_tokens", "Tokens by model and kind.", labels=("model", "kind"))
         for name, model in self._models.items():
-            for kind in ("prompt", "completion", "cached"):
+            for kind in ("prompt", "completion", "cached", "reasoning"):
                 if count := getattr(model, kind):
                     tokens.add_metric((name, kind), count)
         yield tokens
         for attribute, metric, text in (
-            ("ttft", "vllm_mm_ttft_seconds", "Arrival to the first byte of the answer's body."),
+            (
+                "ttft",
+                "vllm_mm_ttft_seconds",
+                "Arrival to the first token of a stream, else to the first byte of the body.",
+            ),
+            ("gaps", "vllm_mm_inter_token_seconds", "Between two pieces of a stream with tokens in them."),
             ("total", "vllm_mm_request_seconds", "Arrival to the end."),
             ("queued", "vllm_mm_queue_wait_seconds", "Arrival to the lease."),
         ):

@@ -6,7 +6,7 @@ is not touched is passed over, not parsed.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, cast
 
 from vllm_mm.domain.request_rules import MAX_TOKENS, Field, Plan, encode, exceeds
@@ -37,8 +37,8 @@ class Unreadable(ValueError):
     """The body is not JSON as far as it was read, or too odd."""
 
 
-class _Member:
-    """A member of an object that a rule is about."""
+class Member:
+    """A member of an object that somebody asked about: where it starts and ends, and where its value starts."""
 
     __slots__ = ("after", "before", "end", "key", "start", "value")
 
@@ -82,12 +82,12 @@ def splice(body: Body, changes: Iterable[Edit]) -> Sequence[Body | memoryview]:
 
 def _object(body: Body, at: int, plan: Plan, found: list[Edit], names: dict[str, None]) -> None:
     """Find the edits of the object that opens at `at`."""
-    members, first, end = _members(body, at, plan.fields)
-    last = {member.key: member for member in members}
+    there, first, end = members(body, at, plan.fields)
+    last = {member.key: member for member in there}
     named = any(body[last[key].value] != _N and not plan.fields[key].remove for key in plan.group if key in last)
     silent = frozenset(key for key in plan.group if named and plan.fields[key].weak)
-    gone: set[_Member] = set()
-    for member in members:
+    gone: set[Member] = set()
+    for member in there:
         what = plan.fields[member.key]
         sets = None if member.key in silent else what.missing
         if what.remove and sets is None:
@@ -100,12 +100,12 @@ def _object(body: Body, at: int, plan: Plan, found: list[Edit], names: dict[str,
         if key not in last and key not in silent and what.missing is not None:
             added.append(encode(key.decode()) + b":" + what.missing)
             names[what.name] = None
-    _ends(members, gone, added, first, end, found)
+    _ends(there, gone, added, first, end, found)
 
 
 def _value(
     body: Body,
-    member: _Member,
+    member: Member,
     what: Field,
     sets: bytes | None,
     found: list[Edit],
@@ -137,28 +137,28 @@ def _value(
 
 
 def _ends(
-    members: Sequence[_Member], gone: set[_Member], added: Sequence[bytes], first: int, end: int, found: list[Edit]
+    there: Sequence[Member], gone: set[Member], added: Sequence[bytes], first: int, end: int, found: list[Edit]
 ) -> None:
     """Members that go, with a comma each, and those that come, behind the last one that stays."""
     tail, kept = end, end > first
-    for member in reversed(members):
+    for member in reversed(there):
         if member not in gone or member.end != tail:
             break
         gone.discard(member)
         tail, kept = (member.start, False) if member.before is None else (member.before, True)
-    found += [(member.start, member.after, b"") for member in members if member in gone]
+    found += [(member.start, member.after, b"") for member in there if member in gone]
     text = b",".join(added)
     if tail < end or text:
         found.append((tail, end, b"," + text if kept and text else text))
 
 
-def _members(body: Body, at: int, wanted: Mapping[bytes, Field]) -> tuple[list[_Member], int, int]:
+def members(body: Body, at: int, wanted: Collection[bytes]) -> tuple[list[Member], int, int]:
     """The members of the object that opens at `at` whose names are `wanted`, where its first member starts, and where its
-    last one ends (the same place, if it has none)."""
-    found: list[_Member] = []
+    last one ends (the same place, if it has none). Raises Unreadable, or IndexError where the body ends too early."""
+    found: list[Member] = []
     longest = 6 * max(map(len, wanted), default=0) + 2
     before: int | None = None
-    open_one: _Member | None = None
+    open_one: Member | None = None
     first = at + 1
     for start, key_end, value, end in _each(body, at):
         if open_one is not None:
@@ -173,7 +173,7 @@ def _members(body: Body, at: int, wanted: Mapping[bytes, Field]) -> tuple[list[_
             if key in wanted:
                 if len(found) == REPEATS:
                     raise Unreadable(f"fields that rules touch stand there more than {REPEATS} times")
-                open_one = _Member(key, start, value, end, before)
+                open_one = Member(key, start, value, end, before)
                 found.append(open_one)
         before = end
     return found, first, first if before is None else before
@@ -264,7 +264,7 @@ def _spelled(name: Body) -> bytes:
         raise Unreadable("a member of the body has a name that is no string") from None
 
 
-def _same(body: Body, member: _Member, new: bytes) -> bool:
+def _same(body: Body, member: Member, new: bytes) -> bool:
     """Whether it says so already. What is much longer is not looked at: writing it again is no harm."""
     if member.end - member.value > 6 * len(new) + 64:
         return False

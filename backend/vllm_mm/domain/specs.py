@@ -153,6 +153,8 @@ class ModelSpec:
     request_rules: Mapping[str, RuleSet] = field(default_factory=dict[str, RuleSet])
     """The rules of all levels, merged, by the name that is asked for; names without any are not there."""
     lora: Mapping[str, str] = field(default_factory=dict[str, str])
+    stream_usage: bool = True
+    """Its engine is asked for the token counts of streams whose clients did not ask."""
     source: Source = Source.FILE
 
     @property

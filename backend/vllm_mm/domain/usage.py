@@ -1,7 +1,8 @@
 """What a request used and how it ended: the one row that each request leaves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 
 class Outcome(StrEnum):
@@ -32,6 +33,28 @@ class Usage:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    """Of the prompt's tokens, those that were in the engine's prefix cache."""
+    reasoning_tokens: int | None = None
+    """Of the completion's tokens, those of reasoning; engines count them where they have a reasoning parser."""
+
+
+GAP_BOUNDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+"""Seconds: the upper bounds by which gaps are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The times between the pieces of one stream that had tokens in them (inter-token latency), in seconds."""
+
+    p50: float
+    p95: float
+    p99: float
+    total: float = field(default=0.0, compare=False)
+    """All of them added up. This and the counts are for the metrics; the database does not keep them."""
+    counts: tuple[int, ...] = field(default=(), compare=False)
+    """How many there were up to each of GAP_BOUNDS and above the one before, and above the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +80,7 @@ class RequestRecord:
     error: str | None
     queued_s: float | None
     ttft_s: float | None
-    """Arrival to the first byte of the answer's body."""
+    """Arrival to the first token of a stream; to the first byte of the body of any other answer."""
     total_s: float
     bytes_in: int
     bytes_out: int
@@ -68,3 +91,7 @@ class RequestRecord:
     """For so long it stood still in its sleeping engine, while another model had its memory."""
     reason: str | None = None
     """Why it had to wait, was refused or was cut, as a code of `domain.reasons`; None when nothing was in its way."""
+    retried: bool = False
+    """It was sent to an engine a second time, because the first could not have begun to work on it."""
+    gaps: Gaps | None = None
+    """None for an answer without two pieces."""

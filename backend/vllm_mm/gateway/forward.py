@@ -34,6 +34,7 @@ from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.exchange import UpstreamRequest
 from vllm_mm.gateway.abilities import Abilities
+from vllm_mm.gateway.asked_usage import Fingerprints, ask, may_ask
 from vllm_mm.gateway.compressed import coding_of, plain
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require
@@ -44,7 +45,7 @@ from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
 from vllm_mm.gateway.rename import model_edit
 from vllm_mm.gateway.responses import ResponseRelay, Responses
 from vllm_mm.gateway.routes import CANCEL, RESPONSES
-from vllm_mm.gateway.rules import apply_rules
+from vllm_mm.gateway.rules import about_streams, apply_rules
 from vllm_mm.gateway.sniff import sniff
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class Gateway:
         self._abilities = abilities or Abilities()
         self.responses: Final = Responses(leases, clock, self.rules)
         self._names = Names()
+        self._fingerprints = Fingerprints()
         self._running: dict[str, Relay] = {}
         self._sweep: Timer | None = None
 
@@ -178,7 +180,11 @@ class Gateway:
             upload.on_fail = relay.stop
         if call.body.startswith(_BOM):  # JSON may not have it, and engines take it all the same
             call.body = call.body[len(_BOM) :]
-        name, relay.stream = sniff(call.body) if upload is None else await upload.named()
+        options, asks = False, ()
+        if upload is None:
+            name, relay.stream, options = sniff(call.body)
+        else:
+            name, relay.stream = await upload.named()
         relay.asked = name if len(name) <= 200 else name[:200]  # no model has a longer id; the ledger keeps no novels
         relay.spec = spec = self.leases.catalog.resolve(name)
         if not key.may_use(spec.id):
@@ -189,6 +195,9 @@ class Gateway:
             relay.edits, relay.rules = await apply_rules(ruled, call.route.path, call.body)
             if relay.edits and call.route is RESPONSES:  # what it says about the store is read from the body
                 call.body, relay.edits = b"".join(splice(call.body, relay.edits)), ()
+        if relay.stream and call.route.asks_usage and may_ask(spec) and not (ruled and about_streams(ruled)):
+            asks = await ask(call.body, options=options)
+            relay.edits = (*relay.edits, *asks)
         self.responses.begin(relay, spec, key)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
         ticket = Ticket(
@@ -208,6 +217,8 @@ class Gateway:
                         relay.leased_at = lease.granted_at
                         relay.generation = lease.generation
                         relay.reason = lease.reason
+                        if asks:
+                            relay.counts = self._fingerprints.taker(lease)
                         self.responses.granted(relay, lease, key)
                         try:
                             await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)

@@ -2,11 +2,13 @@
 
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from vllm_mm.domain.usage import Usage
+from vllm_mm.domain.usage import Gaps, Usage
+from vllm_mm.gateway.gaps import FULL, Stamps
 
 KEEP: Final = 16384
 """Of a large piece only this many last bytes are kept."""
@@ -21,8 +23,13 @@ _CHUNK_LINE = re.compile(rb"\r\n[0-9A-Fa-f]{1,8}(?:;[^\r\n]*)?\r\n")
 _EVENT_ERROR = re.compile(rb'(?:^|\n)(?:event: error\r?\n)?data: \{(?:"type": ?"error", ?)?"error"')
 
 
+HEAD: Final = 1024
+"""Of a large first piece so many first bytes are kept too: rerank answers say there what they used."""
+
+
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class _Counts(msgspec.Struct):
@@ -33,8 +40,30 @@ class _Counts(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+    @property
+    def prompt(self) -> int | None:
+        """Messages count what was cached beside `input_tokens`; all others count it in."""
+        if self.prompt_tokens is not None or self.input_tokens is None:
+            return self.prompt_tokens
+        return self.input_tokens + (self.cache_read_input_tokens or 0) + (self.cache_creation_input_tokens or 0)
+
+    @property
+    def cached(self) -> int | None:
+        for details in (self.prompt_tokens_details, self.input_tokens_details):
+            if details is not None and details.cached_tokens is not None:
+                return details.cached_tokens
+        return self.cache_read_input_tokens
+
+    @property
+    def reasoning(self) -> int | None:
+        details = self.completion_tokens_details or self.output_tokens_details
+        return None if details is None else details.reasoning_tokens
 
 
 _decode = msgspec.json.Decoder(_Counts).decode
@@ -47,15 +76,40 @@ class Meter:
     """Bytes so far."""
     first = b""
     """The beginning, which holds the prompt's tokens in Messages streams; most plain answers are this one piece."""
+    start = b""
+    """The first bytes of a first piece that is too large to be kept whole."""
     pieces: deque[bytes] | None = None
     """The last ones, from the second piece on."""
+    mark: bytes | None = None
+    """What a piece of a stream has in it if it has tokens; None while no times are taken."""
+    token_at: float | None = None
+    """When the first such piece came, in monotonic seconds."""
+    stamps: Stamps | None = None
+    _now: Callable[[], float]
+
+    def time(self, mark: bytes, now: Callable[[], float]) -> None:
+        """Take the times of pieces with `mark` in them."""
+        self.mark = mark
+        self._now = now
 
     def piece(self, chunk: bytes) -> None:
+        mark = self.mark
+        if mark is not None and chunk.rfind(mark) >= 0:  # quicker than `in`
+            stamps = self.stamps
+            if stamps is None:
+                self._first_token(mark, chunk)
+            else:
+                times = stamps.times
+                times.append(self._now())
+                if len(times) >= FULL:
+                    stamps.fold()
         size = len(chunk)
         pieces = self.pieces
         if pieces is None:
             if not self.size:
-                self.first = chunk if size <= KEEP else chunk[-KEEP:]
+                self.first = chunk
+                if size > KEEP:
+                    self.first, self.start = chunk[-KEEP:], chunk[:HEAD]
                 self.size = size
                 return
             self.pieces = pieces = deque((self.first,), PIECES)
@@ -69,6 +123,21 @@ class Meter:
             pieces.append(chunk)
         self.size += size
 
+    def _first_token(self, mark: bytes, chunk: bytes) -> None:
+        """A chat's stream begins with an event that only names the role; the first text comes right behind it, and no time
+        between them is one that a token took."""
+        now = self._now()
+        if self.token_at is None:
+            self.token_at = now
+            if b'"role"' in chunk and chunk.count(mark) == 1:
+                return
+        self.stamps = Stamps()
+        self.stamps.times.append(now)
+
+    def gaps(self) -> Gaps | None:
+        """Times between the pieces that had tokens in them; an engine that sends several tokens at once has fewer pieces."""
+        return None if self.stamps is None else self.stamps.gaps()
+
     def tail(self) -> bytes:
         """The end of what was relayed."""
         return self.first if self.pieces is None else b"".join(self.pieces)
@@ -76,21 +145,19 @@ class Meter:
     def usage(self) -> Usage:
         """Tokens as the engine counted them, from the last place where it says; None where it does not."""
         counts = _last_counts(self.tail())
+        if counts is None and self.mark is None:
+            counts = _last_counts(self.start or self.first[:HEAD])
         if counts is None:
             return _NOTHING
-        prompt = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
+        prompt, cached = counts.prompt, counts.cached
         completion = counts.completion_tokens if counts.completion_tokens is not None else counts.output_tokens
-        cached = counts.cache_read_input_tokens
-        for details in (counts.prompt_tokens_details, counts.input_tokens_details):
-            if details is not None and details.cached_tokens is not None:
-                cached = details.cached_tokens
         if completion is not None and (prompt is None or (cached is None and counts.output_tokens is not None)):
             # Messages streams tell the prompt's tokens at the beginning and the answer's at the end.
             begun = _usage_at(self.first, self.first.find(b'"usage"'))
             if begun is not None:
-                prompt = begun.input_tokens if prompt is None else prompt
-                cached = begun.cache_read_input_tokens if cached is None else cached
-        return Usage(prompt, completion, cached)
+                prompt = begun.prompt if prompt is None else prompt
+                cached = begun.cached if cached is None else cached
+        return Usage(prompt, completion, cached, counts.reasoning)
 
     def ends_event(self) -> bool:
         """What was relayed so far ends where a new event may begin."""

@@ -10,6 +10,7 @@ from vllm_mm.domain.keys import Key
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.engine.exchange import Exchange, UpstreamRequest
+from vllm_mm.gateway.asked_usage import UsageTaker
 from vllm_mm.gateway.bodies import error_body, error_event
 from vllm_mm.gateway.meter import Meter
 from vllm_mm.gateway.origins import may_read
@@ -111,6 +112,9 @@ class Relay:
     """Their names, for the client."""
     status = 0
     head_sent = False
+    counts: Callable[[bool], UsageTaker] | None = None
+    """Makes what takes the usage out of its stream, told whether that is chunked; None where the client asked for it itself."""
+    retried = False
     waiting = False
     """The head went out before the lease, with progress comments behind it."""
     events = False
@@ -130,6 +134,7 @@ class Relay:
     exchange: Exchange | None = None
     request: UpstreamRequest | None = None
     _rewriter: Rewriter | None = None
+    _taker: UsageTaker | None = None
     _held_head: tuple[Headers, int | None] | None = None
     _withheld: _Withheld | None = None
     _inner: Rewriter | None = None
@@ -172,6 +177,10 @@ class Relay:
             elif name == b"x-request-id":
                 continue
             answer.append(field)
+        if events:
+            self.meter.time(self.call.route.token, self._now)
+            if self.counts is not None:
+                self._taker = self.counts(chunked and self.raw)
         if self.waiting:
             if status != 200 or not events:
                 self.muted = True
@@ -189,7 +198,7 @@ class Relay:
                 self._held_head = (answer, length)
         elif chunked and self.raw:
             self._start(answer, Framing.RELAYED, None)
-        elif length is not None:
+        elif length is not None and self._taker is None:
             self._start(answer, Framing.LENGTH, length)
         else:
             self._start(answer, Framing.CHUNKED, None)
@@ -200,11 +209,11 @@ class Relay:
             if self.first_at is None:
                 self.first_at = self._now()
                 if self._rewriter is None:
-                    self._write(chunk)
+                    self._write(chunk if self._taker is None else self._taker.feed(chunk))
                     self._write = self.client.writer()
                     return
         if self._rewriter is None:
-            self._write(chunk)
+            self._write(chunk if self._taker is None else self._taker.feed(chunk))
         elif not self.muted:
             self._data_renamed(self._rewriter, chunk)
 
@@ -217,11 +226,12 @@ class Relay:
             self._pass_on(withheld)
         if self.muted:
             return
+        left = self._taker.flush() if self._taker is not None else b""
         if self._rewriter is not None:
-            rest = self._rewriter.flush()
+            left = (self._rewriter.feed(left) if left else b"") + self._rewriter.flush()
             self._release(self._rewriter)
-            if rest:
-                self._write(rest)
+        if left:
+            self._write(left)
         self._finish()
 
     def _finish(self) -> None:
@@ -247,7 +257,7 @@ class Relay:
             if withheld.size > WITHHELD:
                 self._pass_on(withheld)
             return
-        out = rewriter.feed(chunk)
+        out = rewriter.feed(chunk if self._taker is None else self._taker.feed(chunk))
         self._release(rewriter)
         if self._held_head is None:
             self._write(out)
@@ -355,7 +365,7 @@ class Relay:
             client.data(body)
             self._finish()
             return
-        if self.events and (self.exchange is None or self.exchange.at_boundary):
+        if self.events and (self._taker is not None or self.exchange is None or self.exchange.at_boundary):
             event = error_event(problem, self.call.route.form, self.id)
             client.data(self._framed(event))
         self.over = True
@@ -385,7 +395,7 @@ class Relay:
             self.status,
             self.error,
             None if self.leased_at is None else self.leased_at - arrived,
-            None if self.first_at is None else self.first_at - arrived,
+            None if self.first_at is None else (self.meter.token_at or self.first_at) - arrived,
             now - arrived,
             self.size_in if call.upload is None else call.upload.size,
             self.meter.size,
@@ -393,6 +403,8 @@ class Relay:
             self.generation,
             self.frozen_s,
             self.reason,
+            self.retried,
+            self.meter.gaps(),
         )
 
 

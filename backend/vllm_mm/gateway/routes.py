@@ -35,6 +35,10 @@ class Route:
     form: Form = Form.OPENAI
     method: bytes = b"POST"
     name: str = ""
+    token: bytes = b'"delta"'
+    """What an event of its streams has in it if it has tokens."""
+    asks_usage: bool = False
+    """Its streams tell what they used only to those who ask."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.path.decode())
@@ -43,11 +47,11 @@ class Route:
 ROUTES: dict[bytes, Route] = {
     route.path: route
     for route in (
-        Route(b"/v1/chat/completions", GENERATES),
-        Route(b"/v1/completions", GENERATES),
+        Route(b"/v1/chat/completions", GENERATES, asks_usage=True),
+        Route(b"/v1/completions", GENERATES, token=b'"text"', asks_usage=True),
         Route(b"/v1/embeddings", EMBEDS),
-        Route(b"/v1/responses", GENERATES, Form.RESPONSES),
-        Route(b"/v1/messages", GENERATES, Form.ANTHROPIC),
+        Route(b"/v1/responses", GENERATES, Form.RESPONSES, token=b'.delta"'),
+        Route(b"/v1/messages", GENERATES, Form.ANTHROPIC, token=b"content_block_delta"),
         Route(b"/v1/messages/count_tokens", GENERATES, Form.ANTHROPIC),
         Route(b"/v1/rerank", COMPARES),
         Route(b"/rerank", COMPARES),
@@ -69,7 +73,7 @@ UPLOADS: dict[bytes, Route] = {
 """Those whose body is a form with a file in it; the model is one of its fields."""
 _WITH_SLASH: Final = {path + b"/": route for path, route in (*ROUTES.items(), *UPLOADS.items())}
 RESPONSES: Final = ROUTES[b"/v1/responses"]
-RETRIEVE: Final = Route(b"/v1/responses/{id}", GENERATES, Form.RESPONSES, b"GET")
+RETRIEVE: Final = Route(b"/v1/responses/{id}", GENERATES, Form.RESPONSES, b"GET", token=b'.delta"')
 CANCEL: Final = Route(b"/v1/responses/{id}/cancel", GENERATES, Form.RESPONSES)
 
 

@@ -19,6 +19,8 @@ _TOKENS: Final[Mapping[bytes, Sequence[str]]] = {
 }
 """By path: what the API calls the greatest number of tokens of an answer, the name that is used for new ones first."""
 
+_STREAMS: Final = frozenset({b"stream", b"stream_options"})
+
 
 async def apply_rules(rules: RuleSet, path: bytes, body: Body) -> tuple[Sequence[Edit], bytes]:
     """What has to be changed in `body`, and the rules that do it as the value of a header, empty when none does.
@@ -28,6 +30,11 @@ async def apply_rules(rules: RuleSet, path: bytes, body: Body) -> tuple[Sequence
         return (), b""
     changes, names = _find(plan, body) if len(body) <= IN_TURN else await asyncio.to_thread(_find, plan, body)
     return changes, ",".join(quote(name, safe="") for name in names).encode()
+
+
+def about_streams(rules: RuleSet) -> bool:
+    """Whether they say something of `stream` or `stream_options`."""
+    return not _STREAMS.isdisjoint(rules.plan().fields)
 
 
 def _find(plan: Plan, body: Body) -> tuple[Sequence[Edit], Sequence[str]]:

@@ -2,7 +2,7 @@
 
 import codecs
 import json
-from typing import cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -12,18 +12,30 @@ _SLICE = 1 << 16
 
 
 class Envelope(msgspec.Struct):
-    """The two fields that decide where a request goes and how its errors are told; at the top level only, in any
-    position, the last one when there are several."""
+    """The fields that decide where a request goes, how its errors are told and how its tokens are counted; at the top level
+    only, in any position, the last one when there are several."""
 
     model: str | None = None
     stream: bool | None = None
+    stream_options: msgspec.Raw = msgspec.Raw(b"")
 
 
+class Sniffed(NamedTuple):
+    """What was found."""
+
+    model: str
+    stream: bool
+    """A stream is wanted."""
+    options: bool = False
+    """`stream_options` are there, whatever they say."""
+
+
+_ABSENT: Final = msgspec.Raw(b"")
 _decode = msgspec.json.Decoder(Envelope).decode
 
 
-def sniff(body: bytes | bytearray) -> tuple[str, bool]:
-    """The model's name, and whether a stream is wanted.
+def sniff(body: bytes | bytearray) -> Sniffed:
+    """The model's name, and what is said of streams.
 
     Agrees with Python's `json.loads`, which is what engines use: where the fast parser refuses, the slow one decides.
     Raises BadRequest with the position, or with the parameter of a wrong type.
@@ -42,7 +54,8 @@ def sniff(body: bytes | bytearray) -> tuple[str, bool]:
         raise BadRequest(
             "The request names no model. Add `model`, one of those that GET /v1/models lists.", param="model"
         )
-    return envelope.model, envelope.stream is True
+    # Not the Raw itself: it would hold on to the whole body.
+    return Sniffed(envelope.model, envelope.stream is True, bool(envelope.stream_options))
 
 
 def _slowly(body: bytes | bytearray) -> Envelope:
@@ -69,7 +82,7 @@ def _slowly(body: bytes | bytearray) -> Envelope:
             model.encode()
         except UnicodeEncodeError as error:
             raise BadRequest("`model` has half of a surrogate pair in it.", param="model") from error
-    return Envelope(model, stream)
+    return Envelope(model, stream, msgspec.Raw(b"{}") if "stream_options" in fields else _ABSENT)
 
 
 def _check_utf8(body: bytes | bytearray) -> None:

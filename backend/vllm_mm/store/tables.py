@@ -166,9 +166,14 @@ class Request(Base):
     prompt_tokens: Mapped[int | None]
     completion_tokens: Mapped[int | None]
     cached_tokens: Mapped[int | None]
+    reasoning_tokens: Mapped[int | None]
     generation: Mapped[int | None]
     frozen_s: Mapped[float]
     reason: Mapped[str | None] = mapped_column(String(32))
+    retried: Mapped[bool]
+    itl_p50_s: Mapped[float | None]
+    itl_p95_s: Mapped[float | None]
+    itl_p99_s: Mapped[float | None]
 
     __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"))
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Dialect, Row, case, func, select
 
-from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
+from vllm_mm.domain.usage import Gaps, Outcome, RequestRecord, Usage
 from vllm_mm.store.database import Database
 from vllm_mm.store.tables import Request
 
@@ -66,6 +66,7 @@ class Sum:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int
     total_s: float
     """Seconds from arrival to the end, added up."""
 
@@ -127,6 +128,7 @@ class Ledger:
                 func.coalesce(func.sum(Request.prompt_tokens), 0).label("prompt_tokens"),
                 func.coalesce(func.sum(Request.completion_tokens), 0).label("completion_tokens"),
                 func.coalesce(func.sum(Request.cached_tokens), 0).label("cached_tokens"),
+                func.coalesce(func.sum(Request.reasoning_tokens), 0).label("reasoning_tokens"),
                 func.coalesce(func.sum(Request.total_s), 0.0).label("total_s"),
             )
             .where(*_conditions(where or Filter()))
@@ -145,6 +147,7 @@ class Ledger:
                 prompt_tokens=row["prompt_tokens"],
                 completion_tokens=row["completion_tokens"],
                 cached_tokens=row["cached_tokens"],
+                reasoning_tokens=row["reasoning_tokens"],
                 total_s=row["total_s"],
             )
             for row in rows
@@ -172,7 +175,7 @@ def _conditions(where: Filter) -> list[ColumnElement[bool]]:
 
 def _values(record: RequestRecord) -> tuple[Any, ...]:
     """In the order of COLUMNS. A tuple and not a mapping: it is made for every request."""
-    at, usage = record.at, record.usage
+    at, usage, gaps = record.at, record.usage, record.gaps
     return (
         record.id,
         record.request_id,
@@ -194,9 +197,12 @@ def _values(record: RequestRecord) -> tuple[Any, ...]:
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.cached_tokens,
+        usage.reasoning_tokens,
         record.generation,
         record.frozen_s,
         record.reason,
+        record.retried,
+        *((None, None, None) if gaps is None else (gaps.p50, gaps.p95, gaps.p99)),
     )
 
 
@@ -218,8 +224,10 @@ def _record(row: Row[Any]) -> RequestRecord:
         total_s=row.total_s,
         bytes_in=row.bytes_in,
         bytes_out=row.bytes_out,
-        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens),
+        usage=Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reasoning_tokens),
         generation=row.generation,
         frozen_s=row.frozen_s,
         reason=row.reason,
+        retried=row.retried,
+        gaps=None if row.itl_p50_s is None else Gaps(row.itl_p50_s, row.itl_p95_s, row.itl_p99_s),
     )

@@ -1155,6 +1155,11 @@ export interface components {
             priority: number;
             /** Concurrency */
             concurrency: number;
+            /**
+             * Stream Usage
+             * @description Its engine is asked for the token counts of streams whose clients did not ask.
+             */
+            stream_usage: boolean;
             idle: components["schemas"]["IdleOut"];
             start: components["schemas"]["StartLimitsOut"];
             retry: components["schemas"]["RetryOut"];
@@ -1447,12 +1452,22 @@ export interface components {
             completion_tokens: number | null;
             /** Cached Tokens */
             cached_tokens: number | null;
+            /** Reasoning Tokens */
+            reasoning_tokens: number | null;
             /** Generation */
             generation: number | null;
             /** Frozen S */
             frozen_s: number;
             /** Reason */
             reason: string | null;
+            /** Retried */
+            retried: boolean;
+            /** Itl P50 S */
+            itl_p50_s: number | null;
+            /** Itl P95 S */
+            itl_p95_s: number | null;
+            /** Itl P99 S */
+            itl_p99_s: number | null;
         };
         /** RequestRuleOut */
         RequestRuleOut: {
@@ -2342,6 +2357,12 @@ export interface operations {
                      * @description Requests that the instance is given at the same time; null means `defaults.concurrency`.
                      */
                     concurrency?: number | null;
+                    /**
+                     * Stream Usage
+                     * @description Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means
+                     *     `defaults.stream_usage`.
+                     */
+                    stream_usage?: boolean | null;
                     /**
                      * IdleConfig
                      * @default {
@@ -3698,6 +3719,12 @@ export interface operations {
                      */
                     concurrency?: number | null;
                     /**
+                     * Stream Usage
+                     * @description Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means
+                     *     `defaults.stream_usage`.
+                     */
+                    stream_usage?: boolean | null;
+                    /**
                      * IdleConfig
                      * @default {
                      *       "sleep_after": 300,
@@ -4203,6 +4230,12 @@ export interface operations {
                      * @description Requests that the instance is given at the same time; null means `defaults.concurrency`.
                      */
                     concurrency?: number | null;
+                    /**
+                     * Stream Usage
+                     * @description Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means
+                     *     `defaults.stream_usage`.
+                     */
+                    stream_usage?: boolean | null;
                     /**
                      * IdleConfig
                      * @default {

@@ -12,7 +12,7 @@ from vllm_mm.api.rows import RequestOut
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.specs import GIB
 from vllm_mm.domain.tiers import HostMemory
-from vllm_mm.domain.usage import RequestRecord, Usage
+from vllm_mm.domain.usage import Gaps, RequestRecord, Usage
 
 
 async def test_instances_are_those_that_ran_or_are_about_to(api: Admin) -> None:
@@ -181,7 +181,8 @@ async def test_requests_come_in_pages_newest_first(api: Admin) -> None:
 
 def test_a_row_of_the_ledger_is_shown_with_every_field_of_its_record() -> None:
     """The API's row is derived from the record: what is added there is shown here, with its type, and the usage flat."""
-    names = {f.name for f in fields(RequestRecord)} - {"usage"} | {f.name for f in fields(Usage)}
+    names = {f.name for f in fields(RequestRecord)} - {"usage", "gaps"} | {f.name for f in fields(Usage)}
+    names |= {"itl_p50_s", "itl_p95_s", "itl_p99_s"}
     assert set(RequestOut.model_fields) == names
     shown = RequestOut.of(ROW).model_dump()
     assert {n: shown[n] for n in ("id", "total_s", "prompt_tokens", "cached_tokens", "generation")} == {
@@ -191,6 +192,8 @@ def test_a_row_of_the_ledger_is_shown_with_every_field_of_its_record() -> None:
         "cached_tokens": None,
         "generation": 1,
     }
+    timed = RequestOut.of(replace(ROW, gaps=Gaps(0.1, 0.2, 0.3, 9.0, (1, 2))))
+    assert (timed.itl_p50_s, timed.itl_p95_s, timed.itl_p99_s, shown["itl_p50_s"]) == (0.1, 0.2, 0.3, None)
 
 
 async def test_ready_is_503_with_reasons(api: Admin) -> None:

@@ -34,7 +34,7 @@ RESPONSE = json.dumps(
             "input_tokens": 3,
             "input_tokens_details": {"cached_tokens": 1},
             "output_tokens": 4,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 2},
         }
     }
 ).encode()
@@ -44,8 +44,8 @@ RESPONSE = json.dumps(
     ("answer", "usage"),
     [
         (CHAT, Usage(12, 32, 8)),
-        (MESSAGE, Usage(5, 7, 2)),
-        (RESPONSE, Usage(3, 4, 1)),
+        (MESSAGE, Usage(7, 7, 2)),  # what was cached stands beside `input_tokens`
+        (RESPONSE, Usage(3, 4, 1, 2)),
         (b'{"usage":null}', Usage()),
         (b"{}", Usage()),
     ],
@@ -74,7 +74,62 @@ def test_messages_stream() -> None:
     start = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":11,"output_tokens":0,"cache_read_input_tokens":3}}}\n\n'
     delta = b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"hi"}}\n\n'
     end = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":9}}\n\n'
-    assert metered(chunk(start), *[chunk(delta)] * 40, chunk(end), b"0\r\n\r\n").usage() == Usage(11, 9, 3)
+    assert metered(chunk(start), *[chunk(delta)] * 40, chunk(end), b"0\r\n\r\n").usage() == Usage(14, 9, 3)
+
+
+def test_messages_stream_of_vllm() -> None:
+    """It tells the whole prompt at the beginning, and at the end what was cached and what was not."""
+    start = b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":14,"output_tokens":0}}}\n\n'
+    end = b'event: message_delta\ndata: {"type":"message_delta","usage":{"input_tokens":6,"output_tokens":9,"cache_read_input_tokens":8}}\n\n'
+    assert metered(chunk(start), chunk(end)).usage() == Usage(14, 9, 8)
+
+
+def test_reasoning_of_chats() -> None:
+    """Counted within the completion, where an engine counts it."""
+    answer = b'{"usage":{"prompt_tokens":1,"completion_tokens":5,"completion_tokens_details":{"reasoning_tokens":3}}}'
+    assert metered(answer).usage() == Usage(1, 5, None, 3)
+
+
+@pytest.mark.parametrize("step", [100, 70_000, 1_000_000])
+def test_usage_at_the_beginning(step: int) -> None:
+    """Rerank answers tell what they used before their results, which may be long; a stream's beginning tells no end."""
+    answer = b'{"id":"r","model":"m","usage":{"prompt_tokens":77,"total_tokens":77},"results":["%b"]}' % (
+        b"x" * 200_000
+    )
+    pieces = [answer[i : i + step] for i in range(0, len(answer), step)]
+    assert metered(*pieces).usage() == Usage(77, None, None)
+    stream = Meter()
+    stream.time(b"delta", lambda: 0.0)
+    for piece in (b'{"usage":{"input_tokens":5,"output_tokens":0}}', *[b"x" * 20_000] * 20):
+        stream.piece(piece)
+    assert stream.usage() == Usage()
+
+
+def test_times_between_tokens() -> None:
+    """From the first event with text in it; what only names the role, tells the usage or ends the stream has no token."""
+    clock = iter([1.0, 1.0, 1.5, 1.75])
+    meter = Meter()
+    meter.time(b'"delta"', lambda: next(clock))
+    meter.piece(b": working\n\n")
+    meter.piece(b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n')
+    for _ in range(3):
+        meter.piece(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    meter.piece(b'data: {"choices":[],"usage":{"prompt_tokens":1}}\n\n')
+    meter.piece(b"data: [DONE]\n\n")
+    gaps = meter.gaps()
+    assert meter.token_at == 1.0
+    assert gaps is not None
+    assert (gaps.p50, gaps.p99, gaps.total, sum(gaps.counts)) == (0.25, 0.5, 0.75, 2)
+
+
+def test_a_stream_of_one_token_has_no_gaps() -> None:
+    """And an answer that is no stream has none either."""
+    meter = Meter()
+    meter.time(b'"text"', lambda: 1.0)
+    assert meter.gaps() is None
+    meter.piece(b'data: {"choices":[{"text":"x"}]}\n\n')
+    assert meter.gaps() is None
+    assert metered(b"{}").gaps() is None
 
 
 @given(st.integers(1, 40))
