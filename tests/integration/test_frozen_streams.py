@@ -23,8 +23,10 @@ PROGRESS = {"x-vllm-mm-progress": "1"}
 QUICK = Rules(progress=0.05)
 
 
-def body(model: str = "org/model-1") -> bytes:
-    return b'{"model":"%b","stream":true}' % model.encode()
+def body(model: str = "org/model-1", *, usage: bool = False) -> bytes:
+    """With `usage` the client asks for it, so that nothing is taken out, and parts of events pass as they come."""
+    options = b',"stream_options":{"include_usage":true}' if usage else b""
+    return b'{"model":"%b","stream":true%b}' % (model.encode(), options)
 
 
 def event(text: str, model: str = "org/model-1") -> bytes:
@@ -57,10 +59,12 @@ class Engine:
 class Client:
     """Asks, and sees what has come so far."""
 
-    def __init__(self, server: Plane, headers: dict[str, str], model: str = "org/model-1") -> None:
+    def __init__(
+        self, server: Plane, headers: dict[str, str], model: str = "org/model-1", *, usage: bool = False
+    ) -> None:
         self.seen = b""
         self._server = server
-        self.answer: asyncio.Task[Answer] = asyncio.create_task(self._ask(post(CHAT, body(model), headers)))
+        self.answer: asyncio.Task[Answer] = asyncio.create_task(self._ask(post(CHAT, body(model, usage=usage), headers)))
 
     async def _ask(self, request: bytes) -> Answer:
         reader, writer = await self._server.open()
@@ -150,7 +154,7 @@ async def test_no_comment_stands_inside_an_event(form: str, tmp_path: Path) -> N
     engine = Engine()
     whole = event("a longer one")
     async with upstream(engine.script(), tmp_path) as up, plane(form, up.address, rules=QUICK) as server:
-        client = Client(server, PROGRESS)
+        client = Client(server, PROGRESS, usage=True)
         engine.send(HEAD + chunk(whole[:20]))
         await client.until(whole[:20])
         lease = await client.lease()

@@ -192,8 +192,9 @@ def test_a_row_of_the_ledger_is_shown_with_every_field_of_its_record() -> None:
         "cached_tokens": None,
         "generation": 1,
     }
-    timed = RequestOut.of(replace(ROW, gaps=Gaps(0.1, 0.2, 0.3, 9.0, (1, 2))))
-    assert (timed.itl_p50_s, timed.itl_p95_s, timed.itl_p99_s, shown["itl_p50_s"]) == (0.1, 0.2, 0.3, None)
+    timed = RequestOut.of(replace(ROW, gaps=Gaps(0.1, 0.2, 0.3, 9.0, (1, 2)))).model_dump()
+    assert [timed[name] for name in ("itl_p50_s", "itl_p95_s", "itl_p99_s")] == [0.1, 0.2, 0.3]
+    assert shown["itl_p50_s"] is None
 
 
 async def test_ready_is_503_with_reasons(api: Admin) -> None:
