@@ -64,7 +64,9 @@ class Client:
     ) -> None:
         self.seen = b""
         self._server = server
-        self.answer: asyncio.Task[Answer] = asyncio.create_task(self._ask(post(CHAT, body(model, usage=usage), headers)))
+        self.answer: asyncio.Task[Answer] = asyncio.create_task(
+            self._ask(post(CHAT, body(model, usage=usage), headers))
+        )
 
     async def _ask(self, request: bytes) -> Answer:
         reader, writer = await self._server.open()
