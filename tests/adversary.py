@@ -19,6 +19,7 @@ from vllm_mm.domain.scheduling import (
     Lane,
     Load,
     Refuse,
+    Returning,
     Rules,
     SwapTimes,
     Ticket,
@@ -26,9 +27,12 @@ from vllm_mm.domain.scheduling import (
     View,
     bound,
     decide,
+    sent_away,
 )
 from vllm_mm.domain.specs import DeviceWish
 
+KEEP = 80.0
+"""Seconds for which those are expected who were told to come again."""
 DRAIN, REAP, LATE = 6.0, 1.0, 0.3
 """The longest drain; from the stop to the memory seen free; how late a timer may be."""
 AWAY = frozenset({State.STOPPED, State.SLEEPING, State.DRAINING, State.STOPPING})
@@ -58,11 +62,21 @@ class Body:
     called: bool = False
     """A load is decided and waits for its memory."""
     rivals: int = 0
-    """Most models that waited at once since somebody waits for this one."""
+    """Most models that waited at once, were being loaded, or had somebody who was told to come again and is expected, since
+    somebody waits for this one."""
+    returning: Returning | None = None
+    """Who was told to come again."""
+    returning_since: float | None = None
+    returned: float = 0.0
+    """When somebody came the last time, while nobody else waited."""
 
     @property
     def waits(self) -> bool:
         return bool(self.tickets or self.frozen) or self.wanted_since is not None
+
+    @property
+    def comes(self) -> bool:
+        return self.called or self.state in {State.STARTING, State.WAKING}
 
     @property
     def apart(self) -> bool:
@@ -93,6 +107,8 @@ class World:
         self.worst = 0.0
         """The wait that came nearest to its bound, as a share of that."""
         self.ended = 0
+        self.returned = 0
+        """Loads for somebody who was told to come again, and came."""
         self._sent = 0
         self._work: dict[str, float] = {}
         self._heap: list[tuple[float, int, str, str, int]] = []
@@ -125,6 +141,8 @@ class World:
             self._arrive()
         elif kind == "strangers":
             self._strange(name)
+        elif kind == "again" and body is not None:
+            self._come(body)
         elif body is not None and (what in {0, body.launch} or kind in {"lease", "expire"}):
             self._change(kind, body, what)
 
@@ -141,6 +159,8 @@ class World:
             if body.leases and self.rng.random() < 0.5:
                 body.frozen, body.frozen_since, body.rivals = body.leases, self.now, 0
             body.leases = set()
+        elif kind == "expire" and (ticket := body.tickets.pop(f"t{what}", None)) is not None:
+            self._send_away(body, ticket)
         elif kind == "reaped":
             body.state = State.SLEEPING if body.frozen else State.STOPPED
             self.ledger = self.ledger.release(body.name)
@@ -154,17 +174,7 @@ class World:
         apart = [b.name for b in self.bodies.values() if b.state is not State.READY]
         name = rng.choice([self._victim or rng.choice(names), rng.choice(apart or names), rng.choice(names)])
         for _ in range(rng.choice([1, 1, 1, 5])):
-            ticket = Ticket(
-                f"t{self._sent}", name, self.now, 1e9, key=rng.choice("xyz"), priority=rng.choice([0, 0, 0, 1])
-            )
-            self._sent += 1
-            self._work[ticket.id] = rng.choice([0.1, 1.0, 5.0, 60.0])
-            body = self.bodies[name]
-            if not body.waits:
-                body.rivals = 0
-            body.tickets[ticket.id] = ticket
-            if body.called or body.state not in AWAY:
-                self.reached.add(ticket.id)
+            self._come(self.bodies[name])
         if rng.random() < 0.05 and not self.bodies[name].waits:
             self.bodies[name].wanted_since = self.now
         if rng.random() < 0.05:
@@ -174,6 +184,34 @@ class World:
         self.left -= 1
         if self.left > 0:
             self._at(self.now + rng.choice([0.0, 0.05, 1.0, 5.0, 25.0]) * rng.random(), "arrive")
+
+    def _come(self, body: Body) -> None:
+        """A request, which may have little patience."""
+        rng = self.rng
+        ticket = Ticket(
+            f"t{self._sent}", body.name, self.now, 1e9, key=rng.choice("xyz"), priority=rng.choice([0, 0, 0, 1])
+        )
+        self._work[ticket.id] = rng.choice([0.1, 1.0, 5.0, 60.0])
+        if not body.tickets:
+            body.returning_since = body.returning.at(self.now) if body.returning is not None else None
+            body.returned = self.now
+        if not body.waits:
+            body.rivals = 0
+        body.tickets[ticket.id] = ticket
+        if body.called or body.state not in AWAY:
+            self.reached.add(ticket.id)
+        if rng.random() < 0.4:
+            self._at(self.now + rng.choice([0.1, 1.0, 4.0]), "expire", body.name, self._sent)
+        self._sent += 1
+
+    def _send_away(self, body: Body, ticket: Ticket) -> None:
+        """Its patience is over; most come again in time."""
+        self.ended += 1
+        if body.state is not State.READY:
+            body.returning = sent_away(body.returning_since, ticket.arrived, self.now, KEEP)
+            body.returning_since = body.returning.since
+        if self.rng.random() < 0.8:
+            self._at(self.now + self.rng.choice([0.5, 5.0, 20.0, KEEP]), "again", body.name)
 
     def _strange(self, name: str) -> None:
         device = self.ledger.devices[name]
@@ -187,6 +225,7 @@ class World:
     def _ready(self, body: Body) -> None:
         body.state, body.ready_since, body.last_used = State.READY, self.now, self.now
         body.served_until = body.wanted_since = body.frozen_since = None
+        body.returning = body.returning_since = None
         body.leases, body.frozen = body.frozen, set()
         for lease in body.leases:
             self._at(self.now + 2.0, "lease", body.name, lease)
@@ -197,6 +236,7 @@ class World:
         self.ended += len(body.tickets)
         body.tickets, body.turns, body.leases, body.frozen = {}, Turns(), set(), set()
         body.frozen_since = body.wanted_since = None
+        body.returning = body.returning_since = None
         self.ledger = self.ledger.leave(body.name)
         self._stop(body)
 
@@ -222,8 +262,9 @@ class World:
 
     def _round(self) -> None:
         apart = [b for b in self.bodies.values() if b.apart]
+        others = [b for b in self.bodies.values() if not b.apart and (b.comes or self._expected(b))]
         for body in apart:
-            body.rivals = max(body.rivals, len(apart))
+            body.rivals = max(body.rivals, len(apart) + len(others))
         decisions = decide(self._view(), self.rules, self.now)
         assert len({d.model for d in decisions}) == len(decisions), "two decisions for one lane"
         assert {d.model for d in decisions} >= {b.name for b in apart}, "a lane without a decision"
@@ -242,6 +283,9 @@ class World:
                     self._hold(decision)
                 case Refuse():
                     raise AssertionError(f"all of these can be loaded: {decision}")
+
+    def _expected(self, body: Body) -> bool:
+        return body.returning is not None and body.returning.at(self.now) is not None
 
     def _grant(self, body: Body, grant: Grant) -> None:
         assert body.state is State.READY
@@ -275,6 +319,11 @@ class World:
                 self._waited(ticket.arrived, allowed)
         if body.frozen_since is not None:
             self._waited(body.frozen_since, allowed)
+        if body.tickets and body.returning_since is not None:
+            # From its first coming; but a model that became ready while it was away may stay for its time.
+            patience = max(self.rules.max_wait, self.rules.min_dwell)
+            self.returned += 1
+            self._waited(max(body.returning_since, body.returned + self.rules.stay - patience), allowed)
 
     def _waited(self, since: float, allowed: float) -> None:
         self.worst = max(self.worst, (self.now - since) / allowed)
@@ -290,7 +339,7 @@ class World:
 
     def _judge(self) -> None:
         waiting = [b.name for b in self.bodies.values() if b.apart]
-        coming = any(kind not in {"arrive", "crash"} for _, _, kind, _, _ in self._heap)
+        coming = any(kind not in {"arrive", "again", "expire", "crash"} for _, _, kind, _, _ in self._heap)
         assert coming or not waiting, f"nothing will ever change for {waiting}"
         for device in self.ledger.devices.values():
             assert self.ledger.in_use(device.id) <= device.capacity, "over capacity"
@@ -307,6 +356,7 @@ class World:
                 b.name, State.STARTING if b.called else b.state, tuple(b.tickets.values()), b.wanted_since,
                 DeviceWish(count=b.devices), b.need, b.slots - len(b.leases) if b.state is State.READY else 0, b.priority,
                 served_until=b.served_until, frozen=len(b.frozen), frozen_since=b.frozen_since, turns=b.turns,
+                returning_since=b.returning_since,
             )
             for b in self.bodies.values()
         ]  # fmt: skip

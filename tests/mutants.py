@@ -70,6 +70,22 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/control/test_wishes.py::test_a_pinned_model_that_no_launch_can_be_made_of_is_refused_once",),
     ),
     Mutant(
+        "retries-never-age", "who is told to come again, and does, has waited for nothing",
+        "backend/vllm_mm/domain/scheduling/words.py",
+        "            times.append(self.returning_since + max_wait)\n", "            pass\n",
+        ("tests/unit/domain/scheduling/test_returning.py",),
+    ),
+    Mutant(
+        "who-left-is-forgotten", "who left unserved is not remembered",
+        "backend/vllm_mm/engine/queue.py", "            self._returning[ticket.model] = known\n", "",
+        ("tests/unit/manager/test_queue.py::test_who_has_little_patience_and_comes_again_is_served_in_the_end",),
+    ),
+    Mutant(
+        "one-key-fills-the-queue", "a key has all places although others ask",
+        "backend/vllm_mm/domain/scheduling/shares.py", "places.other_keys and places.by_key >= free", "False",
+        ("tests/unit/manager/test_queue.py::test_one_key_or_one_model_leaves_places_for_the_others",),
+    ),
+    Mutant(
         "plan-without-its-load", "a plan says who sleeps as if the load itself took no room",
         "backend/vllm_mm/engine/swaps.py",
         "            ledger = memory.ledger.promise(load.model, load.device_bytes, load.victims)\n",

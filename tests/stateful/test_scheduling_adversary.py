@@ -16,7 +16,7 @@ STEPS = int(os.environ.get("ADVERSARY_STEPS", "100000"))
 @pytest.mark.timeout(600)
 def test_nothing_that_comes_breaks_what_is_promised(*, strangers: bool) -> None:
     """Half of the steps with the bound judged at every load, half with strangers on the devices, where there is none."""
-    steps, worlds, worst = 0, 0, 0.0
+    steps, worlds, worst, returned = 0, 0, 0.0, 0
     while steps < STEPS:
         seed = SEED * 1_000_000 + worlds
         world = World(Random(seed), strangers=strangers)
@@ -28,6 +28,7 @@ def test_nothing_that_comes_breaks_what_is_promised(*, strangers: bool) -> None:
                 f"World(Random({seed}), strangers={strangers}) after {world.now:.3f} s: {error}"
             ) from error
         worlds += 1
-        worst = max(worst, world.worst)
+        worst, returned = max(worst, world.worst), returned + world.returned
     print(f"seed {SEED}: {steps:,} steps in {worlds} worlds; the longest wait had {100 * worst:.0f} % of its bound")
     assert worst > 0.5, "the adversary is too kind"
+    assert returned > 100, "hardly anybody was told to come again"

@@ -76,6 +76,10 @@ class Reason(StrEnum):
     BACKOFF = "backoff", "The pause after a failure is over."
     # Why a request is refused or ended.
     QUEUE_FULL = "queue_full", "As many requests wait as may wait (`queue.max_size`)."
+    QUEUE_SHARE = (
+        "queue_share",
+        "Its key, or its model, has as many requests waiting as it leaves places free, and others ask too (`queue.max_size`).",
+    )
     CUT = "cut", "Its model died, or had to go before the answer was complete."
 
     def __new__(cls, code: str, meaning: str) -> "Reason":

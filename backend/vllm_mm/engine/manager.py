@@ -62,6 +62,7 @@ class ProcessManager(Swaps):
     def fast_lease(self, ticket: Ticket) -> Lease | None:
         """The fast path of `lease`."""
         self._expectations.arrived(ticket.model, ticket.arrived)
+        self._waiting.asked(ticket)
         if self._waiting.waits(ticket.model):
             return None
         return self.grant(ticket)

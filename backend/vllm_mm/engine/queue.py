@@ -7,6 +7,7 @@ does the rest (docs/adr/002-leases.md). A request for a READY model with a free 
 import asyncio
 import logging
 from bisect import insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,10 +16,23 @@ from vllm_mm.clock import Clock, Timer
 from vllm_mm.domain.errors import MMError, NoRoom, QueueFull, ShuttingDown, StillLoading
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.reasons import Reason, split
-from vllm_mm.domain.scheduling import Decision, Grant, Hold, Load, Refuse, Ticket, Turns, View, decide
+from vllm_mm.domain.scheduling import (
+    Decision,
+    Grant,
+    Hold,
+    Load,
+    Refuse,
+    Returning,
+    Ticket,
+    Turns,
+    View,
+    decide,
+    sent_away,
+)
 from vllm_mm.domain.scheduling.fairness import deal
+from vllm_mm.domain.scheduling.shares import Asked, Places, refusal
 from vllm_mm.engine.lease import Lease
-from vllm_mm.engine.loading import retry_after
+from vllm_mm.engine.loading import RETRY_MAX, retry_after
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.survey import Waiting
 from vllm_mm.engine.views import QueueEntry
@@ -74,6 +88,8 @@ class _Lane:
     """Whose turn it is among the keys."""
     why: str = ""
     """`code: sentence`, of the latest decision."""
+    returning_since: float | None = None
+    """When the first came of those who were told to come again, if one of them may be here."""
     waited_for: Reason | None = None
     """Why those in it had to wait at all: what decided the load that they share, else what held them."""
 
@@ -103,6 +119,12 @@ class InferenceQueue:
         self._clock = clock
         self._policy = policy
         self._lanes: dict[str, _Lane] = {}
+        self._returning: dict[str, Returning] = {}
+        """By model; who was told to come again before it was loaded."""
+        self._by_key: Counter[str | None] = Counter()
+        """How many wait of each key."""
+        self._keys = Asked()
+        self._models = Asked()
         self._size = 0
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
@@ -136,6 +158,11 @@ class InferenceQueue:
 
     # The waiting side.
 
+    def asked(self, ticket: Ticket) -> None:
+        """A request came, whether or not it has to wait."""
+        self._keys.note(ticket.key, ticket.arrived)
+        self._models.note(ticket.model, ticket.arrived)
+
     async def admit(self, ticket: Ticket) -> Lease:
         """Wait for a lease until the ticket's deadline. The caller has to give the lease back.
 
@@ -146,15 +173,15 @@ class InferenceQueue:
         refusal = self._manager.refusal(ticket)
         if refusal is not None:
             raise refusal
-        eta = self._manager.eta(ticket.model)
-        if self._size >= self._policy.max_queue:
-            raise QueueFull(
-                f"{self._size} requests are waiting already, which is the bound (queue.max_size). Try again later.",
-                retry_after=retry_after(eta),
-            )
+        self._check_places(ticket)
         waiter = _Waiter(ticket, asyncio.get_running_loop().create_future())
-        lane = self._lanes.setdefault(ticket.model, _Lane())
+        lane = self._lanes.get(ticket.model)
+        if lane is None:
+            known = self._returning.get(ticket.model)
+            since = known.at(self._clock.now()) if known is not None else None
+            lane = self._lanes[ticket.model] = _Lane(returning_since=since)
         lane.add(waiter)
+        self._by_key[ticket.key] += 1
         self._size += 1
         timer = self._clock.call_at(ticket.deadline, lambda: self._expire(waiter))
         self.kick()
@@ -168,6 +195,19 @@ class InferenceQueue:
             timer.cancel()
             self._remove(waiter)
 
+    def _check_places(self, ticket: Ticket) -> None:
+        """Raises QueueFull when there is none for it."""
+        now = self._clock.now()
+        places = Places(
+            self._policy.max_queue, self._size, self._by_key[ticket.key], self.count(ticket.model),
+            other_keys=self._keys.others(ticket.key, now), other_models=self._models.others(ticket.model, now),
+        )  # fmt: skip
+        if why := refusal(places):
+            raise QueueFull(
+                f"{why[0].upper()}{why[1:]}. Try again later.", retry_after=retry_after(self._manager.eta(ticket.model)),
+                reason=Reason.QUEUE_SHARE if places.free > 0 else Reason.QUEUE_FULL,
+            )  # fmt: skip
+
     def _expire(self, waiter: _Waiter) -> None:
         if waiter.lease.done():
             return
@@ -176,6 +216,11 @@ class InferenceQueue:
         expected = f" It is expected in {eta:.0f} s." if eta else ""
         reason, sentence = split(lane.why) if lane is not None else (None, "")
         why = f" ({sentence.rstrip('.')})" if sentence else ""
+        if lane is not None and reason is not Reason.SLOTS:  # who waits for a slot has had its load
+            keep = self._policy.rules.max_wait + RETRY_MAX
+            known = sent_away(lane.returning_since, ticket.arrived, self._clock.now(), keep)
+            self._returning[ticket.model] = known
+            lane.returning_since = known.since
         waited = self._clock.now() - ticket.arrived
         message = (
             f"The model `{ticket.model}` is not ready after {waited:.1f} s{why}.{expected} "
@@ -189,12 +234,16 @@ class InferenceQueue:
             return
         lane.remove(waiter)
         self._size -= 1
+        self._by_key[waiter.ticket.key] -= 1
+        if not self._by_key[waiter.ticket.key]:
+            del self._by_key[waiter.ticket.key]
         if not lane.waiters:
             del self._lanes[waiter.ticket.model]
             self._manager.unwanted(waiter.ticket.model)
 
     def fail(self, model: str, error: MMError) -> None:
         """Answer everybody in a lane: the load they waited for failed, or can never be."""
+        self._returning.pop(model, None)
         lane = self._lanes.get(model)
         for waiter in tuple(lane.waiters) if lane is not None else ():
             if not waiter.lease.done():
@@ -289,7 +338,8 @@ class InferenceQueue:
 
     def _round(self) -> None:
         lanes = [
-            Waiting(model, tuple(w.ticket for w in lane.waiters), lane.turns) for model, lane in self._lanes.items()
+            Waiting(model, tuple(w.ticket for w in lane.waiters), lane.turns, lane.returning_since)
+            for model, lane in self._lanes.items()
         ]
         now = self._clock.now()
         decisions = decide(self._manager.view(lanes), self._policy.rules, now)
@@ -342,6 +392,8 @@ class InferenceQueue:
         lane = self._lanes.get(decision.model)
         if lane is None:
             return
+        self._returning.pop(decision.model, None)
+        lane.returning_since = None
         waiting = {w.ticket.id: w for w in lane.waiters}
         for ticket in decision.tickets:
             waiter = waiting.get(ticket.id)

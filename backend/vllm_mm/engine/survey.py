@@ -17,6 +17,8 @@ class Waiting:
     tickets: tuple[Ticket, ...] = ()
     turns: Turns = field(default_factory=Turns)
     """How far their keys are."""
+    returning_since: float | None = None
+    """See `Lane.returning_since`."""
 
 
 def lane(instance: ModelInstance, waiting: Waiting, wish: Wish | None, *, loading: bool, per_device: int) -> Lane:
@@ -24,6 +26,7 @@ def lane(instance: ModelInstance, waiting: Waiting, wish: Wish | None, *, loadin
     state = State.STARTING if loading else instance.state
     return Lane(
         model=instance.spec.id, state=state, tickets=waiting.tickets, turns=waiting.turns,
+        returning_since=waiting.returning_since,
         wanted_since=wish.since if wish is not None and state is not State.READY else None,
         urgent=wish is not None and wish.urgent,
         served_until=instance.gate.closed_at,

@@ -64,11 +64,16 @@ class Lane:
     backlog: Backlog | None = None
     """Who waits, where `tickets` are only the first of them; None when they are all."""
     turns: Turns = Turns()
+    returning_since: float | None = None
+    """When the first of those came who were told to come again, have had nothing yet, and of whom one is here again (`returning`).
+    Counts while somebody waits: as if that one had waited since then."""
 
     @property
     def oldest(self) -> float | None:
         """The time since when somebody waits; None when nobody does."""
         times = [t.arrived for t in self.tickets]
+        if self.tickets and self.returning_since is not None:
+            times.append(self.returning_since)
         if self.wanted_since is not None:
             times.append(self.wanted_since)
         if self.frozen_since is not None:
@@ -94,6 +99,8 @@ class Lane:
     def overdue_at(self, max_wait: float) -> float | None:
         """When its oldest waiter reaches the aging bound; None when nobody waits."""
         times = [t.arrived + max_wait for t in self.tickets]
+        if self.tickets and self.returning_since is not None:
+            times.append(self.returning_since + max_wait)
         if self.wanted_since is not None:
             times.append(self.wanted_since + (0.0 if self.urgent else max_wait))
         if self.frozen_since is not None:
