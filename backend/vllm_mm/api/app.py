@@ -54,6 +54,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _failed)
     app.add_middleware(JsonBodies)
+    app.add_middleware(Slashes)
     app.add_middleware(RequestIds)
     return app
 
@@ -129,6 +130,19 @@ async def _http(request: Request, error: Exception) -> Response:
 async def _failed(_request: Request, error: Exception) -> Response:
     """Tells nothing of the error itself, which the server logs."""
     return _answer(explain_admin(error))
+
+
+class Slashes:
+    """A slash at the end of a path of the admin API is no other path."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/api/") and scope["path"].endswith("/"):
+            raw: bytes = scope.get("raw_path") or b""
+            scope = {**scope, "path": scope["path"].rstrip("/"), "raw_path": raw.rstrip(b"/")}
+        await self._app(scope, receive, send)
 
 
 class RequestIds:

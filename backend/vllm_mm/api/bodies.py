@@ -3,6 +3,11 @@
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
+from vllm_mm.api.problems import explain_admin
+from vllm_mm.domain.errors import UnsupportedEncoding
+from vllm_mm.gateway.bodies import error_body
+from vllm_mm.gateway.routes import Form
+
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
@@ -25,11 +30,30 @@ class JsonBodies:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in {"POST", "PUT", "PATCH"}:
             headers = list[tuple[bytes, bytes]](scope["headers"])
+            coding = next((value for name, value in headers if name == b"content-encoding"), b"identity").lower()
+            if coding != b"identity":
+                await _compressed(send)
+                return
             kind = next((value for name, value in headers if name == b"content-type"), b"")
             if not _is_json(kind):
                 headers = [field for field in headers if field[0] != b"content-type"]
                 scope = {**scope, "headers": [*headers, _JSON], _SENT_AS: kind.decode("latin-1") or "no content type"}
         await self._app(scope, receive, send)
+
+
+async def _compressed(send: Send) -> None:
+    """What is sent here is small: it is not worth reading in another form."""
+    problem = explain_admin(
+        UnsupportedEncoding("The admin API reads plain bodies only: send it without Content-Encoding.")
+    )
+    body = error_body(problem, Form.OPENAI, "")
+    fields = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"accept-encoding", b"identity"),
+    ]
+    await send({"type": "http.response.start", "status": problem.status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _is_json(kind: bytes) -> bool:

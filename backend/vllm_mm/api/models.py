@@ -6,6 +6,7 @@ ones, and the configuration refuses ids that end with such a word.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -23,7 +24,7 @@ from vllm_mm.api.schemas import (
 )
 from vllm_mm.api.settling import settled
 from vllm_mm.control.declarations import declared_id
-from vllm_mm.domain.errors import BadRequest, Conflict
+from vllm_mm.domain.errors import BadRequest, Conflict, UnknownRoute
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.engine.manager import ProcessManager
@@ -108,6 +109,20 @@ async def stop_model(
     return await _answer(the, response, spec.id, wait)
 
 
+@router.post("/{id:path}", name="unknown_act", include_in_schema=False)
+async def unknown_act(the: The, _key: Operator, id: str) -> None:  # noqa: A002  # the path's name
+    """What is asked for is none of the acts. Says which there are, and which one may have been meant."""
+    acts = sorted([*ACTS, "stop"])
+    model, _, act = id.rpartition("/")
+    if id in the.manager.catalog.names() or not model:
+        resolve(the, id)
+        raise UnknownRoute(f"POST needs an act behind the model: /api/models/{id}/ACT with one of {', '.join(acts)}.")
+    spec = resolve(the, model)
+    near = get_close_matches(act.lower(), acts, n=1, cutoff=0.5)
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    raise UnknownRoute(f"There is no act `{act}` for {spec.id}.{hint} The acts are {', '.join(acts)}.")
+
+
 @router.get("/{id:path}/history", name="model_history")
 async def model_history(
     the: The,
@@ -124,6 +139,12 @@ async def model_history(
 @router.get("/{id:path}", name="get_model")
 async def get_model(the: The, key: Reader, id: str) -> ModelOut:  # noqa: A002  # the path's name
     """One model, by id or alias."""
+    model, _, word = id.rpartition("/")
+    names = the.manager.catalog.names()
+    if id not in names and model in names:
+        if word in ACTS or word == "stop":
+            raise UnknownRoute(f"`{word}` is an act: POST /api/models/{model}/{word}.")
+        raise UnknownRoute(f"There is nothing called `{word}` below /api/models/{model}; there are history and logs.")
     return _shown(the, key, resolve(the, id).id)
 
 

@@ -16,6 +16,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/api/models"): READERS,
     ("POST", "/api/models"): ADMINS,
     ("GET", "/api/models/{id:path}"): READERS,
+    ("POST", "/api/models/{id:path}"): OPERATORS,
     ("PUT", "/api/models/{id:path}"): ADMINS,
     ("PATCH", "/api/models/{id:path}"): ADMINS,
     ("DELETE", "/api/models/{id:path}"): ADMINS,

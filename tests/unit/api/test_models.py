@@ -1,6 +1,7 @@
 """`/api/models`: reading, acting, waiting."""
 
 import asyncio
+import gzip
 
 import pytest
 
@@ -206,3 +207,38 @@ async def test_history_lists_starts_latest_first(api: Admin) -> None:
         "generation": 1, "started_at": 10.0, "ready_at": 12.5, "phases": {"spawn": 1.0, "weights": 1.5},
         "outcome": "ready", "reason": "", "launcher": "local",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        ("POST", f"{QWEN}/strat", "Did you mean `start`? The acts are drain, pin, reset, restart, sleep, start, stop, undrain, unpin, wake."),
+        ("POST", "/api/models/gpt/stopp", "There is no act `stopp` for Qwen/Qwen2.5-7B. Did you mean `stop`?"),
+        ("POST", f"{QWEN}/xyzzy", "There is no act `xyzzy` for Qwen/Qwen2.5-7B. The acts are"),
+        ("POST", QWEN, "POST needs an act behind the model: /api/models/Qwen/Qwen2.5-7B/ACT with one of drain,"),
+        ("POST", "/api/models/nobody/start2", "The model `nobody` does not exist."),
+        ("GET", f"{QWEN}/start", "`start` is an act: POST /api/models/Qwen/Qwen2.5-7B/start."),
+        ("GET", f"{QWEN}/histroy", "There is nothing called `histroy` below"),
+        ("GET", "/api/models/nobody/x", "The model `nobody/x` does not exist."),
+    ],
+)  # fmt: skip
+async def test_what_is_no_act_is_told(api: Admin, method: str, path: str, said: str) -> None:
+    """404 with the acts that there are and the one that was probably meant; nothing is done."""
+    answer = await api.client.request(method, path)
+    assert answer.status_code == 404
+    assert said in answer.json()["error"]["message"]
+    assert (await api.client.get(QWEN)).json()["instance"] is None
+    assert (await api.client.request(method, path, headers={"authorization": "Bearer mm-nobody"})).status_code == 401
+
+
+async def test_a_slash_at_the_end_is_no_other_path(api: Admin) -> None:
+    """As clients' libraries put paths together."""
+    for path in ("/api/models", QWEN, "/api/models/Qwen%2FQwen2.5-7B", "/api/status"):
+        assert (await api.client.get(path + "/")).status_code == 200
+    assert (await api.client.post(f"{QWEN}/pin/")).status_code == 202
+
+
+async def test_bodies_of_the_admin_api_are_plain(api: Admin) -> None:
+    """415, and not a complaint about the bytes."""
+    answer = await api.client.post("/api/models", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
