@@ -18,6 +18,7 @@ from vllm_mm.api.app import create_app
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock, RealClock
+from vllm_mm.control.captures import CaptureBook
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.schedules import Schedules
@@ -127,6 +128,7 @@ async def admin(
             metrics=Metrics(it.manager, it.queue, "1.2.3"),
             device_leases=DeviceLeases(it.manager, DeviceLeaseStore(database), it.journal, it.clock),
             schedules=Schedules(it.manager, clock or it.clock, configured.timezone),
+            captures=CaptureBook(configured.captures, configured.paths.data_dir, RealClock()),
         )
         app = create_app(services)
         following = asyncio.get_running_loop().create_task(services.metrics.follow(journal))

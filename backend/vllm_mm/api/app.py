@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from vllm_mm.api import admin, dashboard, device_leases, health, keys, launchers, live, models
+from vllm_mm.api import admin, captures, dashboard, device_leases, health, keys, launchers, live, models
 from vllm_mm.api.bodies import JsonBodies, sent_as
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.documentation import say_how_keys_are_sent
@@ -45,7 +45,7 @@ def create_app(services: Services) -> FastAPI:
     say_how_keys_are_sent(app)
     app.state.services = services
     # The order matters: routes under {id:path} with a last word of their own come before the bare ones.
-    for part in (health, live, launchers, models, device_leases, admin, keys):
+    for part in (health, live, launchers, models, device_leases, admin, captures, keys):
         # Not include_router: that builds each route a second time, at its first request and on the event loop (half a second).
         app.router.routes.extend(part.router.routes)
     dashboard.attach(app)

@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock
+from vllm_mm.control.captures import CaptureBook
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.readahead import ReadAheadView
@@ -51,6 +52,7 @@ class Services:
     metrics: Metrics
     device_leases: DeviceLeases
     schedules: Schedules
+    captures: CaptureBook
     launchers: Callable[[], WarmView] = WarmView
     """What the launchers did, and which zygotes there are."""
     read_ahead: Callable[[], ReadAheadView] = ReadAheadView

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from vllm_mm.cli import chat, database, devices, doctor, keys, models, serving, settings, simulate, watch
+from vllm_mm.cli import chat, database, devices, doctor, keys, models, requests, serving, settings, simulate, watch
 from vllm_mm.cli.options import Serve
 from vllm_mm.cli.server import DEFAULT_URL, Server
 
@@ -42,6 +42,7 @@ def build(serve: Serve) -> typer.Typer:
     watch.add_to(app)
     devices.add_to(app)
     app.add_typer(keys.app(), name="keys")
+    app.add_typer(requests.app(), name="requests")
     settings.add_to(app)
     doctor.add_to(app)
     simulate.add_to(app)

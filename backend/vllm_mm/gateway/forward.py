@@ -35,6 +35,7 @@ from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.exchange import UpstreamRequest
 from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.asked_usage import Fingerprints, ask, may_ask
+from vllm_mm.gateway.captures import Capture, Captures
 from vllm_mm.gateway.compressed import coding_of, plain
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require
@@ -88,6 +89,7 @@ class Gateway:
         clock: Clock,
         rules: Rules | None = None,
         abilities: Abilities | None = None,
+        captures: Captures | None = None,
     ) -> None:
         self.leases: Final = leases
         self.keys: Final = keys
@@ -97,6 +99,8 @@ class Gateway:
         self._record = record
         self._explain = explain
         self._abilities = abilities or Abilities()
+        self._captures = captures
+        self._captured: dict[Relay, Capture] = {}
         self.responses: Final = Responses(leases, clock, self.rules)
         self._names = Names()
         self._fingerprints = Fingerprints()
@@ -151,7 +155,10 @@ class Gateway:
         finally:
             del self._running[relay.own_id]
             relay.ended()
-            self._record(relay.row(self._now(), self.clock.wall()))
+            row = relay.row(self._now(), self.clock.wall())
+            self._record(row)
+            if self._captures is not None and relay in self._captured:
+                self._captures.done(self._captured.pop(relay), row)
 
     # The stages
 
@@ -189,6 +196,8 @@ class Gateway:
         relay.spec = spec = self.leases.catalog.resolve(name)
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
+        if self._captures is not None and self._captures.wants(key, spec):
+            self._captured[relay] = self._captures.watch(relay)
         self._abilities.check(spec, call.route, key, self.leases)
         ruled = spec.request_rules.get(name)
         if ruled is not None and upload is None:  # a form is passed on as it is

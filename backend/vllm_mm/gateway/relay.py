@@ -150,6 +150,12 @@ class Relay:
         self._write = client.data
         self._now = now
 
+    def pass_to(self, client: Client) -> None:
+        """Before anything was sent: the answer goes through `client`."""
+        self.client = client
+        self.raw = client.raw
+        self._write = client.data
+
     def rename(self) -> None:
         """The answer has to show the name that was asked for, not the engine's: no raw relay."""
         self._rewriter = EventRewriter(self.asked or "")

@@ -16,6 +16,7 @@ from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control import boot, declared, rules
 from vllm_mm.control.background import Background
+from vllm_mm.control.captures import CaptureBook
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.device_leases import DeviceLeases
@@ -176,13 +177,18 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         background = Background()
         schedules = Schedules(manager, clock, settings.timezone)
         ahead = ReadAhead(manager, settings.warm.read_ahead, places.environment, clock)
-        gateway = Gateway(manager, keyring, record, explain, clock, gateway_rules(settings), abilities)
+        captures = CaptureBook(settings.captures, data_dir, clock)
+        captures.tell(journal)
+        stack.push_async_callback(captures.close)
+        gateway = Gateway(
+            manager, keyring, record, explain, clock, gateway_rules(settings), abilities, captures.start()
+        )
         stack.push_async_callback(gateway.responses.background.close)
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())
@@ -190,6 +196,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         background.start("idle times", IdleWatch(manager, clock, schedules.is_open).run())
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, settings.retention, clock).run())
+        background.start("captures", captures.run())
         background.start("metrics of events", metrics.follow(journal))
         background.start("reading ahead", ahead.run())
         if settings.warm.preload:

@@ -1,8 +1,10 @@
 """What the controller tells a worker about itself."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from vllm_mm.gateway.ports import Rules
+from vllm_mm.settings import CapturesConfig
 from vllm_mm.store.routes import MissingRoute
 
 
@@ -18,3 +20,5 @@ class Setup:
     log_level: str
     log_form: str
     missing: tuple[MissingRoute, ...]
+    captures: CapturesConfig
+    data_dir: Path

@@ -19,6 +19,7 @@ import uvloop
 from vllm_mm.api.handing import HandingOver, misdirected, worker_protocol
 from vllm_mm.api.problems import explain
 from vllm_mm.clock import RealClock
+from vllm_mm.control.captures import CaptureBook
 from vllm_mm.domain.keys import Key
 from vllm_mm.engine.lending import messages as say
 from vllm_mm.engine.lending.borrower import Borrower
@@ -52,6 +53,7 @@ class Worker:
         self._hand = HandingOver(socket.socket(fileno=given.hand))
         self._counts = Counts(given.counts, given.workers)
         self._keyring: Keyring | None = None
+        self._captures: CaptureBook | None = None
         self._abilities = Abilities()
         self._server: _Server | None = None
         self._over = self._loop.create_future()
@@ -63,6 +65,8 @@ class Worker:
         self._link.send(say.Hello(say.VERSION, self._given.number))
         await self._over
         self._borrower.flush()
+        if self._captures is not None:
+            await self._captures.close()
         self._closed = True
         self._link.close()
         await asyncio.sleep(PARTING)  # ends earlier, by `_silent`
@@ -102,9 +106,11 @@ class Worker:
         self._abilities = Abilities(
             setup.missing, lambda row: self._borrower.learn(row.fingerprint, row.route, row.generation)
         )
+        self._captures = CaptureBook(setup.captures, setup.data_dir, self._clock)
         gateway = Gateway(
-            self._borrower, self._keyring, self._borrower.record, explain, self._clock, setup.rules, self._abilities
-        )
+            self._borrower, self._keyring, self._borrower.record, explain, self._clock, setup.rules, self._abilities,
+            self._captures.start(),
+        )  # fmt: skip
         config = uvicorn.Config(
             misdirected,
             http=worker_protocol(gateway, self._hand.hand, self._lost),

@@ -25,6 +25,7 @@ from vllm_mm.settings.redact import redacted
 from vllm_mm.settings.root import Settings
 from vllm_mm.settings.server import (
     AuthConfig,
+    CapturesConfig,
     CorsConfig,
     DatabaseConfig,
     LimitsConfig,
@@ -39,6 +40,7 @@ from vllm_mm.settings.xdg import default_data_dir
 
 __all__ = [
     "AuthConfig",
+    "CapturesConfig",
     "CorsConfig",
     "DatabaseConfig",
     "DefaultsConfig",

@@ -16,6 +16,7 @@ from vllm_mm.settings.layers import Layer
 from vllm_mm.settings.models import DefaultsConfig, ModelConfig
 from vllm_mm.settings.server import (
     AuthConfig,
+    CapturesConfig,
     CorsConfig,
     DatabaseConfig,
     LimitsConfig,
@@ -55,6 +56,7 @@ class Settings(Section, BaseSettings):
     auth: AuthConfig = AuthConfig()
     database: DatabaseConfig = DatabaseConfig()
     retention: RetentionConfig = RetentionConfig()
+    captures: CapturesConfig = CapturesConfig()
     paths: PathsConfig = Field(default_factory=PathsConfig)
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()

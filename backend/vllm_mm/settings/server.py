@@ -65,6 +65,23 @@ class LimitsConfig(Section):
     """For how long that is remembered."""
 
 
+class CapturesConfig(Section):
+    """Whole requests and answers, kept for a while. Off unless models or keys are named."""
+
+    models: tuple[str, ...] = ()
+    """Ids of models whose requests are captured; `*` for all."""
+    keys: tuple[str, ...] = ()
+    """Names or ids of keys whose requests are captured; `*` for all."""
+    body: Size = Field(default=64 * 1024, le=16 * 1024**2)
+    """So much is kept of a request's body, and of its answer's."""
+    total: Size = 256 * 1024**2
+    """Room for all captures together; the oldest are deleted."""
+    age: Duration = 7 * 86400.0
+    """Age at which they are deleted."""
+    redact: tuple[str, ...] = ()
+    """JSON fields, at any depth, whose values are not kept. Keys and cookies are never kept."""
+
+
 class CorsConfig(Section):
     origins: tuple[str, ...] = ()
     """Web origins (`https://chat.example.org`, or `*`) whose pages may call the API from a browser."""

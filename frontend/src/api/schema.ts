@@ -557,6 +557,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/requests/{id}/capture": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Capture
+         * @description A request and its answer as they passed, by the request's id or `X-Request-Id`, without secrets. Whoever looks is in the events.
+         */
+        get: operations["get_capture"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/keys": {
         parameters: {
             query?: never;
@@ -635,6 +655,34 @@ export interface components {
          */
         Act: "none" | "loading" | "start" | "wake" | "wait" | "refuse";
         /**
+         * BodyOut
+         * @description A body, or its beginning.
+         */
+        BodyOut: {
+            /** Text */
+            text?: string | null;
+            /**
+             * Base64
+             * @description What is no text.
+             */
+            base64?: string | null;
+            /**
+             * Size
+             * @description Bytes of the whole.
+             */
+            size: number;
+            /**
+             * Cut
+             * @description Only the beginning was kept (`captures.body`).
+             */
+            cut: boolean;
+            /**
+             * Redacted
+             * @description Values of `captures.redact` were taken out.
+             */
+            redacted: boolean;
+        };
+        /**
          * CachedWeightsOut
          * @description The weights of one model. Bytes.
          */
@@ -661,6 +709,48 @@ export interface components {
              * @description Whether it has a part of the budget now.
              */
             kept: boolean;
+        };
+        /**
+         * CaptureOut
+         * @description A request and its answer as they passed, without secrets.
+         */
+        CaptureOut: {
+            /** Id */
+            id: string;
+            /**
+             * Row
+             * @description Its row of the ledger: model, key, outcome, times, tokens.
+             */
+            row: {
+                [key: string]: unknown;
+            };
+            request: components["schemas"]["CapturedRequestOut"];
+            answer: components["schemas"]["CapturedAnswerOut"];
+        };
+        /** CapturedAnswerOut */
+        CapturedAnswerOut: {
+            /** Status */
+            status: number;
+            /** Headers */
+            headers: [
+                string,
+                string
+            ][];
+            body: components["schemas"]["BodyOut"];
+        };
+        /** CapturedRequestOut */
+        CapturedRequestOut: {
+            /** Method */
+            method: string;
+            /** Target */
+            target: string;
+            /** Headers */
+            headers: [
+                string,
+                string
+            ][];
+            /** @description Empty for a form, of which nothing is kept. */
+            body: components["schemas"]["BodyOut"];
         };
         /** DeletedOut */
         DeletedOut: {
@@ -1553,6 +1643,12 @@ export interface components {
          * @enum {string}
          */
         Scope: "infer" | "read" | "operate" | "admin";
+        /**
+         * Shape
+         * @description How it is told.
+         * @enum {string}
+         */
+        Shape: "json" | "curl";
         /**
          * SleepMode
          * @description Whether an engine is put to sleep.
@@ -5093,6 +5189,77 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RequestsOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_capture: {
+        parameters: {
+            query?: {
+                /** @description `curl`: a command that sends the request again, with the key in VLLM_MM_TOKEN. */
+                as?: components["schemas"]["Shape"];
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CaptureOut"];
+                    "text/plain": string;
                 };
             };
             /** @description No key, or one that nobody issued. */

@@ -37,6 +37,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/api/plan"): READERS,
     ("GET", "/api/status"): READERS,
     ("GET", "/api/requests"): READERS,
+    ("GET", "/api/requests/{id:path}/capture"): ADMINS,
     ("GET", "/api/events"): READERS,
     ("GET", "/api/keys"): ADMINS,
     ("POST", "/api/keys"): ADMINS,

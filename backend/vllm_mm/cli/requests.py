@@ -1,0 +1,86 @@
+"""`requests ls|show`: the ledger, and what was captured of a request."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from vllm_mm.cli.options import Json
+from vllm_mm.cli.output import clock, print_json, print_table, seconds
+from vllm_mm.cli.server import the_server
+
+
+def app() -> typer.Typer:
+    requests = typer.Typer(
+        help="Look at requests: the ledger, and captures.", no_args_is_help=True, rich_markup_mode=None
+    )
+    requests.command("ls", epilog="Example: vllm-mm requests ls --model demo --outcome timeout")(ls)
+    requests.command("show", epilog="Example: vllm-mm requests show req_0123456789ab_7 --curl")(show)
+    return requests
+
+
+def ls(
+    context: typer.Context,
+    model: Annotated[str | None, typer.Option("--model", help="Only those for this model, by id.")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only those of the key with this id.")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="Only those that ended so, such as ok.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many, the latest.")] = 20,
+    json: Json = False,
+) -> None:
+    """List the latest requests, with how they ended."""
+    found = the_server(context).get("/api/requests", model=model, key=key, outcome=outcome, limit=limit)
+    if json:
+        print_json(found["requests"])
+        return
+    rows = [
+        (
+            clock(r["at"]),
+            r["id"],
+            r["route"],
+            r["model"] or r["asked"],
+            r["outcome"],
+            r["status"],
+            seconds(r["total_s"]),
+        )
+        for r in found["requests"]
+    ]
+    print_table(("at", "request", "route", "model", "outcome", "status", "took"), rows, "No requests.")
+
+
+def show(
+    context: typer.Context,
+    request: Annotated[str, typer.Argument(help="Its id, or its X-Request-Id.")],
+    curl: Annotated[
+        bool, typer.Option("--curl", help="A command that sends it again, with the key that VLLM_MM_TOKEN holds.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show what was captured of a request and its answer (`captures` in the configuration says of which)."""
+    server, path = the_server(context), f"/api/requests/{quote(request, safe='')}/capture"
+    if curl:
+        with server.stream("GET", path, params={"as": "curl"}, silence=30.0) as answer:
+            for piece in answer.iter_text():
+                typer.echo(piece, nl=False)
+        return
+    found = server.get(path)
+    if json:
+        print_json(found)
+        return
+    row = found["row"]
+    typer.echo(
+        f"{found['id']} {clock(row['at'])} {row['model'] or row['asked']}: {row['outcome']}, {seconds(row['total_s'])}"
+    )
+    typer.echo(f"\n{found['request']['method']} {found['request']['target']}")
+    _message(found["request"])
+    typer.echo(f"\n{found['answer']['status']}")
+    _message(found["answer"])
+
+
+def _message(message: dict[str, Any]) -> None:
+    for name, value in message["headers"]:
+        typer.echo(f"{name}: {value}")
+    body = message["body"]
+    if body["cut"]:
+        typer.echo(f"(the beginning of {body['size']} bytes)")
+    typer.echo("")
+    typer.echo(body["text"] if body["text"] is not None else f"(no text; base64) {body['base64']}")
