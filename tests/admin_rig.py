@@ -18,13 +18,13 @@ from vllm_mm.api.app import create_app
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock, RealClock
-from vllm_mm.control.captures import CaptureBook
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.domain.keys import Key, Scope, digest
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
+from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.settings import Settings, load
 from vllm_mm.store import migrate

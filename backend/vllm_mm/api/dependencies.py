@@ -10,7 +10,6 @@ from fastapi.routing import APIRoute
 
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock
-from vllm_mm.control.captures import CaptureBook
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.readahead import ReadAheadView
@@ -21,6 +20,7 @@ from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.launchers.warm import WarmView
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
+from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.settings import Settings
 from vllm_mm.store.journal import Journal

@@ -16,7 +16,6 @@ from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control import boot, declared, rules
 from vllm_mm.control.background import Background
-from vllm_mm.control.captures import CaptureBook
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.device_leases import DeviceLeases
@@ -38,6 +37,7 @@ from vllm_mm.engine.lending.office import Office
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.gateway.abilities import Abilities
+from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.ports import Rules
@@ -177,7 +177,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         background = Background()
         schedules = Schedules(manager, clock, settings.timezone)
         ahead = ReadAhead(manager, settings.warm.read_ahead, places.environment, clock)
-        captures = CaptureBook(settings.captures, data_dir, clock)
+        captures = CaptureBook(settings.captures, rules.private(data_dir / "captures"), clock)
         captures.tell(journal)
         stack.push_async_callback(captures.close)
         gateway = Gateway(

@@ -21,4 +21,5 @@ class Setup:
     log_form: str
     missing: tuple[MissingRoute, ...]
     captures: CapturesConfig
-    data_dir: Path
+    captured: Path
+    """The folder of captures, which the controller made."""

@@ -19,12 +19,12 @@ import uvloop
 from vllm_mm.api.handing import HandingOver, misdirected, worker_protocol
 from vllm_mm.api.problems import explain
 from vllm_mm.clock import RealClock
-from vllm_mm.control.captures import CaptureBook
 from vllm_mm.domain.keys import Key
 from vllm_mm.engine.lending import messages as say
 from vllm_mm.engine.lending.borrower import Borrower
 from vllm_mm.engine.lending.link import Link
 from vllm_mm.gateway.abilities import Abilities
+from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.memory import settle
@@ -106,7 +106,7 @@ class Worker:
         self._abilities = Abilities(
             setup.missing, lambda row: self._borrower.learn(row.fingerprint, row.route, row.generation)
         )
-        self._captures = CaptureBook(setup.captures, setup.data_dir, self._clock)
+        self._captures = CaptureBook(setup.captures, setup.captured, self._clock)
         gateway = Gateway(
             self._borrower, self._keyring, self._borrower.record, explain, self._clock, setup.rules, self._abilities,
             self._captures.start(),

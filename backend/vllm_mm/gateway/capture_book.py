@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from vllm_mm.clock import Clock
-from vllm_mm.control.rules import private
 from vllm_mm.domain.errors import NotFound
 from vllm_mm.engine.ports import Journal
 from vllm_mm.gateway.capture_text import document
@@ -30,10 +29,11 @@ INTERVAL: Final = 600.0
 class CaptureBook:
     """All captures."""
 
-    def __init__(self, config: CapturesConfig, data_dir: Path, clock: Clock) -> None:
+    def __init__(self, config: CapturesConfig, folder: Path, clock: Clock) -> None:
+        """`folder`: one that only we can enter."""
         self._config = config
         self._clock = clock
-        self._files = CaptureFiles(private(data_dir / "captures"), config.total, config.age)
+        self._files = CaptureFiles(folder, config.total, config.age)
         self._writer = WriteBehind[Captured](
             self._write, clock, name="captures", batch=20, limit=max(8, WAITING // (2 * max(1, config.body)))
         )
