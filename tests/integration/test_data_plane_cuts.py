@@ -170,7 +170,9 @@ async def test_a_killed_engine_process_never_ends_a_stream(form: str, tmp_path: 
         assert await process.stdout.readline() == b"ready\n"
         async with plane(form, Address(socket=path)) as server:
             asking = [asyncio.ensure_future(ask(server, post(CHAT, STREAM))) for _ in range(20)]
-            await asyncio.sleep(0.4)
+            async with asyncio.timeout(30):
+                while sum(relay.meter.size > 0 for relay in server.gateway.running) < len(asking):
+                    await asyncio.sleep(0.01)
             process.send_signal(signal.SIGKILL)
             for answer in await asyncio.gather(*asking):
                 assert (answer.status, answer.complete) == (200, False)
