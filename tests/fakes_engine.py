@@ -226,6 +226,7 @@ class FakeChannel:
     def __init__(self, world: "World", address: Address) -> None:
         self.world = world
         self.process = world.by_address[str(address)]
+        self.address = address
         self.reads = 0
 
     def send(self, request: UpstreamRequest, sink: ResponseSink) -> FakeExchange:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from vllm_mm.api.handing import HandingOver, TakingOver, worker_protocol
 from vllm_mm.api.openai import OpenAIApp
 from vllm_mm.api.problems import explain
 from vllm_mm.api.protocol import hot_protocol
@@ -183,6 +185,8 @@ class Plane:
 
 FORMS = ("protocol", "asgi")
 """Inside uvicorn's protocol, and as a plain ASGI application on an unchanged uvicorn."""
+WORKER = "worker"
+"""As one of several processes: what is not a worker's is handed to a second end, in this same process."""
 
 
 @contextlib.asynccontextmanager
@@ -221,8 +225,15 @@ async def plane(
         await send({"type": "http.response.body", "body": b"admin " + scope["path"].encode() + b" " + body})
 
     app = OpenAIApp(gateway, fallback) if form == "asgi" else fallback
+    http: Any = "httptools" if form == "asgi" else hot_protocol(gateway)
+    taking = None
+    if form == WORKER:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        elsewhere: Any = http
+        http = worker_protocol(gateway, HandingOver(theirs).hand, lambda: None)
+        taking = TakingOver(ours, lambda: elsewhere(config, server.server_state, {}))
     config = uvicorn.Config(
-        app, http="httptools" if form == "asgi" else hot_protocol(gateway), host="127.0.0.1", port=0, lifespan="off",
+        app, http=http, host="127.0.0.1", port=0, lifespan="off",
         access_log=False, log_config=None, server_header=False, ws="none", timeout_graceful_shutdown=5,
         timeout_keep_alive=int(gateway.rules.keep_alive),
     )  # fmt: skip
@@ -240,6 +251,9 @@ async def plane(
         server.should_exit = True
         server.force_exit = True
         await serving
+        if taking is not None:
+            taking.close()
+            theirs.close()
         for connection in list(server.server_state.connections):
             connection.transport.abort()
         await gateway.responses.background.close()

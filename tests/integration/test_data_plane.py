@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plane import FORMS, Answer, Plane, ask, get, plane, post, read_answer
+from plane import FORMS, WORKER, Answer, Plane, ask, get, plane, post, read_answer
 from upstreams import Peer, Script, Upstream, answers, chunk, upstream
 from vllm_mm.domain.errors import QueueFull, StartFailed, StillLoading, TornDown
 from vllm_mm.domain.usage import Outcome, Usage
@@ -51,7 +51,7 @@ async def raw(where: Plane, request: bytes) -> bytes:
     return everything
 
 
-@pytest.fixture(params=FORMS)
+@pytest.fixture(params=(*FORMS, WORKER))
 def form(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -127,7 +127,7 @@ async def test_stream_is_relayed_untouched(form: str, tmp_path: Path, size: int)
     )
     assert (answer.status, answer.body, answer.complete) == (200, event(1) + event(2) + USAGE_EVENT + DONE, True)
     assert answer.header("content-type") == "text/event-stream; charset=utf-8"
-    if form == "protocol":
+    if form != "asgi":
         assert answer.framed == framed
     row = server.rows[0]
     assert (row.outcome, row.stream, row.status, row.usage) == (Outcome.OK, True, 200, Usage(5, 3, None))

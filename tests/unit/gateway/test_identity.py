@@ -130,3 +130,14 @@ def test_without_keys_other_pages_are_kept_out(host: bytes | None, origin: bytes
 def test_a_forced_open_server_answers_to_any_name() -> None:
     """`auth.force`: behind a reverse proxy with a name of its own."""
     assert Keyring(FakeClock(), open_to_all=True, any_host=True).identify(None, None, b"gpu.lan", None) is ANONYMOUS
+
+
+def test_a_new_set_is_told() -> None:
+    """Whoever else has the keys hears of each new set, as often as there is one."""
+    key = Key("k", "k", digest("mm-x"), frozenset({Scope.INFER}))
+    made = ring()
+    told: list[tuple[Key, ...]] = []
+    made.on_replace = lambda keys: told.append(tuple(keys))
+    made.replace([key])
+    made.replace([])
+    assert told == [(key,), ()]
