@@ -153,6 +153,58 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/manager/test_queue.py::test_one_key_or_one_model_leaves_places_for_the_others",),
     ),
     Mutant(
+        "lease-on-a-device-freezes", "room that is lent freezes what runs there, for the lease's whole time",
+        "backend/vllm_mm/engine/lets.py", "            self._evict(load, OnTimeout.WAIT)\n", "            self._evict(load)\n",
+        ("tests/unit/manager/test_device_leases.py::test_busy_models_finish_what_runs",),
+    ),
+    Mutant(
+        "priority-of-requests-ignored", "X-VLLM-MM-Priority says nothing about whose turn it is between models",
+        "backend/vllm_mm/engine/survey.py",
+        "priority=max((instance.spec.priority, *(t.priority for t in waiting.tickets)))", "priority=instance.spec.priority",
+        ("tests/unit/manager/test_promises.py::test_the_highest_priority_among_those_who_wait_is_their_models",),
+    ),
+    Mutant(
+        "kept-counts-as-waiting", "what is only kept ready counts as somebody who waits, for whom others have to go",
+        "backend/vllm_mm/domain/scheduling/board.py",
+        "rivals = [lane for lane in within if not lane.kept]", "rivals = within",
+        ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
+        "kept-takes-whom-is-missed", "what is only kept ready has the room of one that is asked for, before it is overdue",
+        "backend/vllm_mm/domain/scheduling/board.py",
+        "if lane.kept and not overdue and resident.missed:", "if not lane.model:",
+        ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
+        "never-waits-its-turn", "who can never be there is told that others go first",
+        "backend/vllm_mm/domain/scheduling/board.py",
+        "return self._never(lane) or self._behind(lane, claims)", "return self._behind(lane, claims)",
+        ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
+        "overdue-loads-are-stale", "a load for somebody overdue gives way to each new request of its victim",
+        "backend/vllm_mm/engine/swaps.py",
+        "            if victim.gate.count and not load.overdue:\n", "            if victim.gate.count:\n",
+        ("tests/unit/manager/test_races.py::test_the_overdue_take_the_room_of_who_is_used_again_meanwhile",),
+    ),
+    Mutant(
+        "last-word-forgotten", "what an operator stops comes back because it is pinned or scheduled",
+        "backend/vllm_mm/engine/wishes.py", "        self._dismissed.add(model)\n", "",
+        ("tests/unit/control/test_wishes.py",),
+    ),
+    Mutant(
+        "old-pin-outlives-a-declaration", "a pin over the API is stronger than what is declared after it",
+        "backend/vllm_mm/engine/wishes.py",
+        "            if new is None or new.pinned != old.pinned:\n", "            if new is None:\n",
+        ("tests/unit/control/test_wishes.py",),
+    ),
+    Mutant(
+        "slots-have-no-eta", "who waits for a slot is told the time of a load",
+        "backend/vllm_mm/engine/manager.py",
+        "instance.state is not State.READY or instance.gate.free or position < 1:", "instance is not None:",
+        ("tests/unit/manager/test_expectations.py",),
+    ),
+    Mutant(
         "plan-without-its-load", "a plan says who sleeps as if the load itself took no room",
         "backend/vllm_mm/engine/swaps.py",
         "            ledger = memory.ledger.promise(load.model, load.device_bytes, load.victims)\n",

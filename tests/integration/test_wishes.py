@@ -59,6 +59,40 @@ async def test_what_is_kept_ready_gets_the_room_of_a_busy_model_after_max_wait(h
                 await it.reload()
 
 
+async def test_what_a_pin_or_a_time_wanted_is_not_loaded_when_that_is_over() -> None:
+    """Both wait for a busy model. One is unpinned, of the other the time is taken away: neither is loaded when there is room."""
+    models = {"a": sim(), "p": sim(), "s": sim()}
+    async with running(models, memory="12GiB", swap={"max_wait": "60s"}) as it:
+        await it.ready("a")
+        stream = asyncio.create_task(it.streamed("a", tokens=8000))
+        await it.in_flight("a", 1)
+        assert (await it.act("p", "pin")).status_code == 202
+        it.rewrite(models={**models, "s": sim(model={"schedule": ALWAYS})})
+        await it.reload()
+        for model in ("p", "s"):
+            await waits(it, model)
+        await it.act("p", "unpin")
+        it.rewrite(models=models)
+        await it.reload()
+        rows = await it.serving.rows_when(
+            "select model, cause from events where kind = 'swap.withdrawn' order by model", lambda rows: len(rows) == 2
+        )
+        assert rows == [("p", "unwanted: it is not pinned any more"), ("s", "unwanted: its time of the week is over")]
+        stream.cancel()
+        await it.in_flight("a", 0)
+        assert (await it.act("a", "stop", wait=10)).json()["state"] == "stopped"
+        assert await it.starts("p") == await it.starts("s") == 0
+
+
+async def waits(it: Case, model: str) -> None:
+    """Until it is wanted, and said why it is not there."""
+
+    async def there() -> bool:
+        return bool((await it.instance(model)).get("pending"))
+
+    await until(there, f"{model} to be wanted")
+
+
 async def test_a_sleeper_that_a_request_waits_for_is_not_stopped_for_being_idle() -> None:
     """Its idle time runs out while a busy model drains for it: the request is answered, by the same engine."""
     idle = {"idle": {"sleep_after": None, "stop_after": "3s"}}
