@@ -127,6 +127,18 @@ def upgrade() -> None:
     op.create_index(op.f("ix_requests_model_at"), "requests", ["model", "at"])
 
     op.create_table(
+        "responses",
+        sa.Column("id", sa.String(length=200), nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("asked", sa.Text(), nullable=False),
+        sa.Column("until", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_responses")),
+    )
+    op.create_index(op.f("ix_responses_until"), "responses", ["until"], unique=False)
+
+    op.create_table(
         "sleeps",
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
         sa.Column("level", sa.Integer(), autoincrement=False, nullable=False),
@@ -167,6 +179,9 @@ def downgrade() -> None:
 
     op.drop_table("starts")
     op.drop_table("sleeps")
+    op.drop_index(op.f("ix_responses_until"), table_name="responses")
+
+    op.drop_table("responses")
     op.drop_index(op.f("ix_requests_model_at"), table_name="requests")
     op.drop_index(op.f("ix_requests_key_at"), table_name="requests")
     op.drop_index(op.f("ix_requests_at"), table_name="requests")

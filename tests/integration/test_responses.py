@@ -12,6 +12,7 @@ from upstreams import Peer, answers, upstream
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.endings import Ending
+from vllm_mm.gateway import responses
 from vllm_mm.gateway.ports import Rules
 
 PATH = "/v1/responses"
@@ -83,6 +84,50 @@ async def test_the_stream_of_a_response_is_relayed(form: str, tmp_path: Path) ->
         assert engine.heard[1].target == f"{PATH}/resp_1?stream=true&starting_after=2"
         await server.settled(2)
         assert server.rows[1].stream
+
+
+@pytest.mark.parametrize("status", ["completed", "in_progress"])
+async def test_a_stream_beyond_the_last_event_ends(
+    form: str, tmp_path: Path, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is done with a response and sends no more events leaves nobody waiting: an error event, and a cut. One that still works
+    on it is waited for."""
+    monkeypatch.setattr(responses, "SILENCE", 0.05)
+    streamed = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    said = b'{"id":"resp_1","status":"%b"}' % status.encode()
+    plain = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(said) + said
+    asked = asyncio.Event()
+    event = b'event: response.completed\ndata: {"sequence_number":3}\n\n'
+
+    async def script(peer: Peer) -> None:
+        while (heard := await peer.read()) is not None:
+            if heard.method == "POST":
+                await peer.send(PLAIN)
+            elif "stream" in heard.target:
+                await peer.send(streamed)
+                await asked.wait()
+                if status == "in_progress":
+                    await peer.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+                else:
+                    await peer.until_gone()
+            else:
+                await peer.send(plain)
+                if sum("stream" not in h.target for h in engine.heard) > 4:
+                    asked.set()
+
+    async with upstream(script, tmp_path) as engine, plane(form, engine.address) as server:
+        await made(server)
+        if status == "completed":
+            asked.set()
+        answer = await ask(server, get(f"{PATH}/resp_1?stream=true&starting_after=99"))
+        assert answer.status == 200
+        if status == "in_progress":
+            assert (answer.body, answer.complete) == (event, True)
+        else:
+            assert answer.body.startswith(b"event: error\n")
+            assert b"No more events of `resp_1` will come: it is completed." in answer.body
+            assert not answer.complete
+        await server.settled(2)
 
 
 @pytest.mark.parametrize("path", [f"{PATH}/resp_1", f"{PATH}/resp_2"])

@@ -177,3 +177,26 @@ async def test_the_deadline_of_work_in_the_background() -> None:
 
         await until(cancelled, "it to be cancelled")
         await case.quiet()
+
+
+async def test_responses_outlive_the_controller_with_their_engine() -> None:
+    """After a crash of the controller its successor, which adopts the engine, gives back what that holds, streams included; after an end in order it
+    says that the engine is gone, also when a new one is there."""
+    async with running({"a": model(aliases=["gpt"])}) as case:
+        first = (await respond(case, "gpt")).json()
+        begun = (await respond(case, "a", background=True, stream=True, max_output_tokens=4)).text
+        streamed = re.search(r'"id":\s*"(resp_[^"]+)"', begun)
+        assert streamed is not None
+        await case.serving.rows_when("select id from responses", lambda rows: len(rows) == 2)
+        case.serving.kill()
+        await case.serving.start()
+        again = await look(case, first["id"])
+        assert (again.status_code, again.json()["model"], again.json()["output"]) == (200, "gpt", first["output"])
+        assert "response.completed" in (await look(case, f"{streamed[1]}?stream=true&starting_after=2")).text
+        assert (await respond(case, "a", previous_response_id=first["id"])).status_code == 200
+        assert await case.serving.stop() == 0
+        await case.serving.start()
+        await case.ready("a")
+        gone = await look(case, first["id"])
+        assert gone.status_code == 404
+        assert "responses live only as long as their engine" in gone.json()["error"]["message"]

@@ -56,12 +56,23 @@ class _Answer:
     @property
     def runs(self) -> bool:
         """The engine says that it works on it still."""
+        return self._said in _RUNS
+
+    @property
+    def over(self) -> str | None:
+        """What became of it, when the engine says that it is done with it."""
+        if self.status == 200 and self.large:
+            return "complete"
+        return None if self.runs else self._said
+
+    @property
+    def _said(self) -> str | None:
         if self.status != 200 or self.large:
-            return False
+            return None
         try:
-            return msgspec.json.decode(self.body, type=_Status).status in _RUNS
+            return msgspec.json.decode(self.body, type=_Status).status
         except msgspec.MsgspecError:
-            return False
+            return None
 
 
 class Background:
@@ -114,7 +125,7 @@ class Background:
                     return
                 if self._clock.now() - lease.frozen_s(self._clock.now()) >= deadline:
                     log.warning("%s: %s took too long in the background and is cancelled", lease.model, response)
-                    await _ask(lease, b"POST", target + b"/cancel")
+                    await ask(lease, b"POST", target + b"/cancel")
                     return
         except TimeoutError:
             log.warning("%s: the engine did not say within %g s that it cancelled %s", lease.model, PATIENCE, response)
@@ -127,12 +138,12 @@ class Background:
 async def _runs(lease: LeaseView, target: bytes) -> bool:
     """An engine that does not answer in time is taken to be busy with it: whether it hangs is not judged here."""
     try:
-        return (await _ask(lease, b"GET", target)).runs
+        return (await ask(lease, b"GET", target)).runs
     except TimeoutError:
         return True
 
 
-async def _ask(lease: LeaseView, method: bytes, target: bytes) -> _Answer:
+async def ask(lease: LeaseView, method: bytes, target: bytes) -> _Answer:
     """Raises TimeoutError."""
     answer = _Answer()
     async with asyncio.timeout(PATIENCE):

@@ -254,7 +254,14 @@ class Gateway:
             if lease is None:
                 raise self.responses.unreachable(call.subject, held)
             relay.leased_at, relay.generation = lease.granted_at, lease.generation
-            await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+            watching = None
+            if relay.stream:
+                watching = asyncio.ensure_future(self.responses.end_when_over(relay, call.subject, held))
+            try:
+                await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+            finally:
+                if watching is not None:
+                    watching.cancel()
         if relay.no_route:
             raise self.responses.not_given_back(call.subject, held)
         self._answered(relay)

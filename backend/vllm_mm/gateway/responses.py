@@ -7,11 +7,12 @@ and no other; and work that an engine goes on with after its answer (`background
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -21,11 +22,17 @@ from vllm_mm.domain.keys import Key
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.gateway.background import Background
+from vllm_mm.gateway.background import Background, ask
 from vllm_mm.gateway.ports import Headers, Leases, LeaseView, Rules
 from vllm_mm.gateway.relay import Relay
 from vllm_mm.gateway.rename import value_span
+from vllm_mm.gateway.routes import RESPONSES
+from vllm_mm.store.responses import StoredResponse
 
+GONE: Final = -1
+"""The generation of a launch that an earlier controller had, and this one has not."""
+SILENCE: Final = 2.0
+"""Seconds without an event after which an engine is asked whether more will come."""
 HEAD: Final = 1 << 16
 """The id of an answer is looked for in so many first bytes."""
 _HELD: Final = frozenset({State.READY, State.DRAINING, State.SUSPENDING, State.SLEEPING, State.WAKING})
@@ -89,15 +96,16 @@ class Book:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, response: str, held: Held, now: float) -> None:
-        """What another key has stays with that key: whoever names its own response like somebody else's learns nothing by it."""
+    def add(self, response: str, held: Held, now: float) -> bool:
+        """What another key has stays with that key: whoever names its own response like somebody else's learns nothing by it. False for that."""
         known = self.get(response, now)
         if known is not None and known.key != held.key:
-            return
+            return False
         self._held.pop(response, None)
         self._held[response] = held
         while len(self._held) > self._limit:
             self._held.popitem(last=False)
+        return True
 
     def get(self, response: str, now: float) -> Held | None:
         while self._held:  # all are kept equally long, so the oldest end first
@@ -106,6 +114,10 @@ class Book:
                 break
             self._held.popitem(last=False)
         return self._held.get(response)
+
+
+def _forget(_: StoredResponse) -> None:
+    """Where nothing is kept over a restart."""
 
 
 class ResponseRelay(Relay):
@@ -168,6 +180,16 @@ class Responses:
         self._rules = rules
         self._book = Book(rules.responses)
         self.background: Final = Background(clock)
+        self.remember: Callable[[StoredResponse], None] = _forget
+        """Takes what is to be known after a restart, at once and without failing."""
+
+    def restore(self, known: Iterable[StoredResponse]) -> None:
+        """What an earlier controller knew, the oldest first; to be called when its engines were adopted or ended."""
+        now, wall = self._clock.now(), self._clock.wall()
+        for row in known:
+            held = Held(row.model, row.generation, row.key, row.asked, now + row.until - wall)
+            # Launches are counted anew for an engine that was not adopted: its number may come again.
+            self._book.add(row.id, held if self._is_there(held) else replace(held, generation=GONE), now)
 
     # A new response
 
@@ -215,7 +237,13 @@ class Responses:
         if relay.wish.stays:
             until = self._clock.now() + self._rules.responses_age
             held = Held(lease.model, lease.generation, key.id, relay.asked or lease.model, until)
-            relay.on_created = lambda response: self._book.add(response, held, self._clock.now())
+            relay.on_created = lambda response: self._created(response, held)
+
+    def _created(self, response: str, held: Held) -> None:
+        now = self._clock.now()
+        if self._book.add(response, held, now):
+            until = self._clock.wall() + held.until - now
+            self.remember(StoredResponse(response, held.model, held.generation, held.key, held.asked, until))
 
     # A request about one
 
@@ -226,6 +254,41 @@ class Responses:
         if spec is None or not self._is_there(held):
             raise self._gone(response, held, "response_id")
         return held, spec
+
+    async def end_when_over(self, relay: Relay, response: str, held: Held) -> None:
+        """Ends `relay`, which waits for events of the response, when none can come any more: vLLM lets who asks for those beyond the last, or
+        of a response that was cancelled, wait for ever."""
+        target = f"{RESPONSES.name}/{quote(response, safe='')}".encode()
+        seen, over = -1, False
+        while True:
+            await self._clock.sleep(SILENCE)
+            size = relay.meter.size
+            if size != seen:
+                seen, over = size, False
+                continue
+            status = await self._status(relay, target, held)
+            if relay.meter.size != seen:
+                continue
+            if over and status is not None:
+                relay.stop(
+                    BadRequest(
+                        f"No more events of `{response}` will come: it is {status}. `starting_after` has to be the number of one before the "
+                        "last.",
+                        param="starting_after",
+                    )
+                )
+                return
+            over = status is not None  # once more: the last events may be on their way
+
+    async def _status(self, relay: Relay, target: bytes, held: Held) -> str | None:
+        """What the engine says the response is, when it is done with it; None else, and where it cannot be asked."""
+        now = self._clock.now()
+        ticket = Ticket(f"{relay.own_id}-status", held.model, now, now, held.key)
+        try:
+            async with self._leases.look(ticket, held.generation) as lease:
+                return None if lease is None else (await ask(lease, b"GET", target)).over
+        except (MMError, TimeoutError):
+            return None
 
     def unreachable(self, response: str, held: Held) -> MMError:
         """Why there was no lease to look at it."""
@@ -251,7 +314,7 @@ class Responses:
             shown = response if len(response) <= 100 else f"{response[:100]}..."
             raise ResponseGone(
                 f"No response `{shown}` of this key is known here. Responses are known for {self._rules.responses_age:g} s "
-                "(limits.responses_age), until this server is started again, and not those made with `store: false`.",
+                "(limits.responses_age), the latest of them, and not those made with `store: false`.",
                 param=param,
             )
         return held

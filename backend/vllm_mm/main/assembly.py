@@ -52,6 +52,7 @@ from vllm_mm.store.launches import Launches
 from vllm_mm.store.meta import installation
 from vllm_mm.store.migrate import upgrade
 from vllm_mm.store.models import Models
+from vllm_mm.store.responses import StoredResponse, StoredResponses
 from vllm_mm.store.retention import Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
 from vllm_mm.store.usage import Ledger
@@ -184,6 +185,12 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             manager, keyring, record, explain, clock, gateway_rules(settings), abilities, captures.start()
         )
         stack.push_async_callback(gateway.responses.background.close)
+        stored = StoredResponses(database, clock, settings.limits.responses)
+        gateway.responses.restore(await stored.all())
+        made = WriteBehind[StoredResponse](stored.add, clock, name="stored responses")
+        made.start()
+        stack.push_async_callback(made.close)
+        gateway.responses.remember = made.add
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,

@@ -178,6 +178,18 @@ class Request(Base):
     __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"))
 
 
+class Response(Base):
+    """Stored responses: which launch holds each, and whose it is. `until`: Unix time at which that is forgotten."""
+
+    __tablename__ = "responses"
+    id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    model: Mapped[str] = mapped_column(String(200))
+    generation: Mapped[int]
+    key: Mapped[str] = mapped_column(String(64))
+    asked: Mapped[str] = mapped_column(Text)
+    until: Mapped[float] = mapped_column(index=True)
+
+
 class Key(Base):
     """API keys: the digest, never the secret."""
 
