@@ -7,10 +7,15 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import real_vllm
 import serving
 from rig import zombies
+
+# How long an example takes says something about the machine, and nothing about the product.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

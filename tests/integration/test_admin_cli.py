@@ -191,7 +191,9 @@ async def test_plan_queue_and_status(run: Cli) -> None:
     waiting = asyncio.ensure_future(run.api.world.queue.admit(run.api.world.ticket("demo", wait=1e6)))
     await asyncio.sleep(0.05)
     assert "t1" in (await run("queue")).output
-    assert "0 requests in flight, 1 waiting" in (await run("status")).output
+    status = (await run("status")).output
+    assert "0 requests in flight, 1 waiting" in status
+    assert "host memory for sleep: 0 B of no bound; " in status
     assert json.loads((await run("queue", "--json")).output)["length"] == 1
     waiting.cancel()
 
