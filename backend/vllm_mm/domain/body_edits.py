@@ -17,6 +17,10 @@ Edit: TypeAlias = tuple[int, int, bytes]
 
 WINDOW: Final = 1 << 16
 """Bytes that are passed over in one step; between two steps other threads run."""
+STEPS: Final = 1_000_000
+"""So many members and brackets within brackets are gone through in one object: a second or two in a thread."""
+FEW: Final = 1000
+"""Escapes in a string, and backslashes in a row, that are gone through one by one; more are passed over in windows."""
 REPEATS: Final = 100
 """So often may fields that rules touch stand in one object."""
 
@@ -29,6 +33,8 @@ _PLAIN = re.compile(
     re.DOTALL,
 )
 """What may be passed over inside of a container: strings, what is between them, and containers without further ones."""
+_INSIDE: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+"""What is inside of a string."""
 _NUMERIC: Final = b'-0123456789"NI'
 """How numbers begin, and the text of one; Python reads NaN and Infinity as well."""
 
@@ -181,7 +187,7 @@ def members(body: Body, at: int, wanted: Collection[bytes]) -> tuple[list[Member
 
 def _each(body: Body, at: int) -> Iterator[tuple[int, int, int, int]]:
     """For each member: where its name starts and ends, where its value starts and ends."""
-    at = _blank(body, at + 1)
+    at, steps = _blank(body, at + 1), STEPS
     if body[at] == _CLOSE:
         return
     while True:
@@ -191,7 +197,9 @@ def _each(body: Body, at: int) -> Iterator[tuple[int, int, int, int]]:
         at = _blank(body, key_end)
         _expect(body, at, _COLON)
         value = _blank(body, at + 1)
-        end = _past(body, value)
+        end, steps = _past(body, value, steps - 1)
+        if steps < 0:
+            raise Unreadable("it has too many members, or too many brackets within brackets")
         yield start, key_end, value, end
         at = _blank(body, end)
         if body[at] == _CLOSE:
@@ -216,35 +224,51 @@ def _expect(body: Body, at: int, mark: int) -> None:
         raise Unreadable(f"byte {at} of the body is not {chr(mark)!r}")
 
 
-def _past(body: Body, at: int) -> int:
-    """Where the value that starts at `at` ends."""
+def _past(body: Body, at: int, steps: int) -> tuple[int, int]:
+    """Where the value that starts at `at` ends, and how many of the `steps` are left."""
     kind = body[at]
     if kind == _QUOTE:
-        return _string(body, at)
+        return _string(body, at), steps
     if kind in {_OPEN, _BRACKET}:
-        return _container(body, at)
+        return _container(body, at, steps)
     match = _SCALAR.match(body, at)
     if match is None:
         raise Unreadable(f"byte {at} of the body is no value")
-    return match.end()
+    return match.end(), steps
 
 
 def _string(body: Body, at: int) -> int:
     quote = at
-    while True:
+    for _ in range(FEW):
         quote = body.find(b'"', quote + 1)
         if quote < 0:
             raise Unreadable(f"the string at byte {at} of the body has no end")
         first = quote
-        while body[first - 1] == _BACKSLASH:
+        while body[first - 1] == _BACKSLASH and quote - first < FEW:
             first -= 1
+        if quote - first == FEW:
+            break
         if (quote - first) % 2 == 0:
             return quote + 1
+    return _string_with_many_escapes(body, at)
 
 
-def _container(body: Body, at: int) -> int:
+def _string_with_many_escapes(body: Body, at: int) -> int:
+    end = at + 1
+    while end < len(body):
+        if body[end] == _QUOTE:
+            return end + 1
+        after = cast("re.Match[bytes]", _INSIDE.match(body, end, end + WINDOW)).end()
+        if after == end:
+            break
+        end = after
+    raise Unreadable(f"the string at byte {at} of the body has no end")
+
+
+def _container(body: Body, at: int, steps: int) -> tuple[int, int]:
     depth = 0
-    while True:
+    while steps >= 0:
+        steps -= 1
         mark = body[at]
         at = _string(body, at) if mark == _QUOTE else at + 1
         if mark in {_OPEN, _BRACKET}:
@@ -252,8 +276,9 @@ def _container(body: Body, at: int) -> int:
         elif mark in {_CLOSE, _END}:
             depth -= 1
             if depth == 0:
-                return at
+                break
         at = cast("re.Match[bytes]", _PLAIN.match(body, at, at + WINDOW)).end()
+    return at, steps
 
 
 def _spelled(name: Body) -> bytes:

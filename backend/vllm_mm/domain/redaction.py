@@ -22,9 +22,8 @@ def redact(text: str, names: Collection[str]) -> str:
     parts: list[str] = []
     at = 0
     for start, end in _values(text, wanted):
-        if start >= at:
-            parts += (text[at:start], f'"{HIDDEN}"')
-            at = end
+        parts += (text[at:start], f'"{HIDDEN}"')
+        at = end
     return "".join((*parts, text[at:]))
 
 

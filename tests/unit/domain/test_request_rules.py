@@ -191,6 +191,32 @@ def test_of_repeated_members_the_last_counts() -> None:
         edits(model(overrides={"a": 1}).plan(), many)
 
 
+@pytest.mark.parametrize("inside", ["\\", '"', '\\"', "x" * 70_000 + '"\\', "\n"])
+@pytest.mark.parametrize("times", [1, 999, 1000, 1001, 70_000])
+def test_strings_with_many_escapes(inside: str, times: int) -> None:
+    """Where they end is found whatever is in them, and without going through each escape of very many."""
+    text = json.dumps(inside * (times if len(inside) < 9 else 3))
+    body = f'{{"x":{text},"a":1,"y":[{text}]}}'.encode()
+    assert apply(model(overrides={"a": 2}), body) == body.replace(b'"a":1', b'"a":2')
+    for cut in (body[: len(text)], body[: len(text) + 3]):
+        with pytest.raises(Unreadable):
+            apply(model(overrides={"a": 2}), cut)
+
+
+def test_too_many_brackets_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work on one object is bounded: members, and brackets within brackets. Flat lists of any length are passed over."""
+    monkeypatch.setattr(body_edits, "STEPS", 1000)
+    rules = model(overrides={"a": 2})
+    for value in ("[[[]]]," * 400 + "0", '{"x":[[]]},' * 400 + "0", "[" * 900 + "]" * 900):
+        with pytest.raises(Unreadable, match="too many"):
+            apply(rules, f'{{"x":[{value}],"a":1}}'.encode())
+    members = ",".join(f'"k{n}":0' for n in range(1000))
+    with pytest.raises(Unreadable, match="too many"):
+        apply(rules, f'{{{members},"a":1}}'.encode())
+    for value in ("[1,2]," * 100_000 + "0", "0," * 100_000 + "0"):
+        assert apply(rules, f'{{"x":[{value}],"a":1}}'.encode()).endswith(b'"a":2}')
+
+
 def test_objects_are_merged_and_all_else_is_replaced() -> None:
     """To any depth; where the client has something else, the rule's object comes in its place."""
     rules = model(defaults={"k": {"think": True, "n": 1}}, overrides={"k": {"m": {"x": 1}, "l": [1]}})
