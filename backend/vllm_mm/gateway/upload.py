@@ -3,17 +3,19 @@ comes, with a bounded part of it in memory."""
 
 import asyncio
 import tempfile
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import IO, Final
 
-from vllm_mm.domain.errors import BadRequest, MMError, PayloadTooLarge
+from vllm_mm.domain.errors import BadRequest, MMError, PayloadTooLarge, Unavailable
 from vllm_mm.gateway.multipart import Form
 from vllm_mm.gateway.ports import Rules
 
 IN_MEMORY: Final = 1 << 18
-"""Bytes held in memory, both before there is a file and while the engine reads slower than the client sends."""
-PIECE: Final = 1 << 16
+"""Bytes held in memory, both until they are written to the file and while the engine reads slower than the client sends."""
+PIECE: Final = 1 << 18
+"""Bytes that are read from the file at once."""
 
 
 class Upload:
@@ -25,7 +27,14 @@ class Upload:
         self._declared = declared
         self._most = rules.upload
         self._holds = rules.upload_held
-        self._held = tempfile.SpooledTemporaryFile[bytes](max_size=IN_MEMORY)
+        self._held: list[bytes] = []
+        """What came and is not in the file."""
+        self._held_size = 0
+        self._file: IO[bytes] | None = None
+        self._filed = 0
+        self._filing = asyncio.Lock()
+        self._closed = threading.Lock(), threading.Event()
+        """A thread may be at the file when the request ends."""
         self._passing: deque[bytes] | None = None
         self._size = 0
         self._over = False
@@ -44,6 +53,7 @@ class Upload:
 
     def push(self, data: bytes) -> None:
         """Raises BadRequest or PayloadTooLarge; whoever serves the request gets that too."""
+        self._check()
         try:
             self._form.feed(data)
             if self._form.size > self._most:
@@ -52,7 +62,8 @@ class Upload:
                 self._passing.append(data)
                 self._size += len(data)
             else:
-                self._held.write(data)
+                self._held.append(data)
+                self._held_size += len(data)
                 if self._form.model is None and self._form.size > self._holds:
                     raise PayloadTooLarge(
                         f"The form's field `model` did not come within the first {self._holds} bytes (limits.upload_held). Send it "
@@ -81,8 +92,54 @@ class Upload:
 
     async def room(self) -> None:
         """Until more may be pushed; who serves the request ends the wait, at the latest with `close`."""
+        if self._passing is None and self._held_size > IN_MEMORY:
+            await self._file_away()
         while self._full and self._error is None:
             await self._change()
+
+    async def _file_away(self) -> None:
+        """Into the file, in a thread: the disk may be slow."""
+        async with self._filing:
+            held, self._held, self._held_size = self._held, [], 0
+            try:
+                self._filed += await asyncio.to_thread(self._write, held)
+            except OSError as error:
+                self.fail(
+                    Unavailable(
+                        f"There is no room to hold the form: {error.strerror}. Try again later.", retry_after=30.0
+                    )
+                )
+
+    def _write(self, held: Sequence[bytes]) -> int:
+        size, (lock, over) = 0, self._closed
+        with lock:
+            if over.is_set():
+                return 0
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # `_discard` closes it
+            for data in held:
+                size += len(data)
+                view = memoryview(data)
+                while view:
+                    view = view[self._file.write(view) :]
+        return size
+
+    def _read(self, size: int) -> bytes:
+        lock, over = self._closed
+        with lock:
+            return b"" if self._file is None or over.is_set() else self._file.read(size)
+
+    def _rewind(self) -> None:
+        lock, over = self._closed
+        with lock:
+            if self._file is not None and not over.is_set():
+                self._file.seek(0)
+
+    def _discard(self) -> None:
+        lock, _ = self._closed
+        with lock:
+            if self._file is not None:
+                self._file.close()
 
     @property
     def _full(self) -> bool:
@@ -116,15 +173,11 @@ class Upload:
         """Once. Raises what `push` raised."""
         self._passing = passing = deque[bytes]()
         self._changed.set()
-        for start, end in self._stretches():
-            self._held.seek(start)
-            left = end - start
-            while left and (piece := self._held.read(min(left, PIECE))):
-                left -= len(piece)
+        at = 0
+        async for held in self._all_held():
+            for piece in self._renamed(held, at):
                 yield piece
-            if self._name is not None and self._form.span is not None and end == self._form.span[0]:
-                yield self._name
-        self._held.close()
+            at += len(held)
         while True:
             while passing:
                 self._check()
@@ -137,16 +190,39 @@ class Upload:
                 return
             await self._change()
 
-    def _stretches(self) -> list[tuple[int, int]]:
-        """Of what is held: before and behind the name that is replaced."""
-        end = self._held.seek(0, 2)
+    async def _all_held(self) -> AsyncIterator[bytes]:
+        async with self._filing:
+            self._check()
+            left = self._filed
+            if left:
+                await asyncio.to_thread(self._rewind)
+            while left and (piece := await asyncio.to_thread(self._read, min(left, PIECE))):
+                left -= len(piece)
+                yield piece
+        held, self._held = self._held, []
+        for piece in held:
+            yield piece
+
+    def _renamed(self, piece: bytes, at: int) -> Iterator[bytes]:
+        """What stands at `at`, with the other name in the place of the model's."""
         if self._name is None or self._form.span is None:
-            return [(0, end)]
-        return [(0, self._form.span[0]), (self._form.span[1], end)]
+            yield piece
+            return
+        start, end = self._form.span[0] - at, self._form.span[1] - at
+        if start > 0:
+            yield piece[:start]
+        if 0 <= start < len(piece):
+            yield self._name
+        if end < len(piece):
+            yield piece[max(0, end) :]
 
     def close(self) -> None:
         """The request is over."""
-        self._held.close()
+        self._held = []
+        self._closed[1].set()
+        if self._file is not None or self._filing.locked():
+            # To give the room of a large file back takes a while.
+            asyncio.get_running_loop().run_in_executor(None, self._discard)
         self.on_fail = None
         if self._error is None and not self._over:
             self.fail(BadRequest("The request is over before its body is."))
