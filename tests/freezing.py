@@ -52,10 +52,11 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def frozen(*, progress: bool = True) -> AsyncIterator[tuple[Case, Stream]]:
+async def frozen(*, progress: bool = True, workers: int = 1) -> AsyncIterator[tuple[Case, Stream]]:
     """Two models, memory for one: `a` streams, `b` was asked for and has its place, and `a` sleeps with its stream."""
     models = {"a": sim(tokens_per_second=SPEED), "b": sim()}
-    async with running(models, memory="12GiB", swap=SWAP, host_memory={"sleep_budget": "60GiB"}) as it:
+    server = {"workers": workers}
+    async with running(models, memory="12GiB", swap=SWAP, host_memory={"sleep_budget": "60GiB"}, server=server) as it:
         await it.ready("a")
         stream = Stream(it, progress=progress)
         await it.in_flight("a", 1)

@@ -188,12 +188,14 @@ def litellm(cache: Path, work: Path, upstream_port: int) -> Iterator[Target]:
 
 
 @contextlib.contextmanager
-def product(tools: dict[str, Path], work: Path, models: int = 0, rows: int = 0) -> Iterator[Target]:
+def product(tools: dict[str, Path], work: Path, models: int = 0, rows: int = 0, workers: int = 0) -> Iterator[Target]:
     """The real `vllm-mm serve`, everything on, with the canned engine as an `engine: command` on its unix socket.
 
-    `models` are so many others that nobody asks for; `rows` are in its ledger before it starts.
+    `models` are so many others that nobody asks for; `rows` are in its ledger before it starts. With `workers` it has so many, and both
+    cores, one of which is the engine's and the load's as well.
     """
     name = "vllm-mm" + (f"+{models}-models" if models else "") + (f"+{rows}-rows" if rows else "")
+    name += f"+{workers}-workers" if workers else ""
     home = work / name
     home.mkdir()
     port, state = free_port(), home / "state"
@@ -202,7 +204,7 @@ def product(tools: dict[str, Path], work: Path, models: int = 0, rows: int = 0) 
     measured = {"engine": "command", "command": command, "memory": "64MiB", "concurrency": 4096, "preload": True, "pinned": True}  # fmt: skip
     others = {f"other-{n}": {"engine": "sim", "sim": {"weights": "1GiB"}} for n in range(models)}
     settings = {
-        "server": {"host": "127.0.0.1", "port": port},
+        "server": {"host": "127.0.0.1", "port": port, "workers": workers or 1},
         "devices": "cpu",
         "queue": {"max_size": 4096},
         "models": {"m1": measured, **others},
@@ -217,12 +219,24 @@ def product(tools: dict[str, Path], work: Path, models: int = 0, rows: int = 0) 
     if rows:
         _fill(binary, config, state, rows)
     argv = [str(binary), "serve", "--config", str(config), "--data-dir", str(state)]
-    with running(argv, PROXY_CORE, log, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
+    cores = f"{PROXY_CORE},{LOAD_CORE}" if workers else PROXY_CORE
+    with running(argv, cores, log, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as process:
         began = time.monotonic()
         wait_for(port, process, log)
         key = _token(log)
         _until_served(port, key, log)
-        yield target(name, port, (process.pid,), time.monotonic() - began, key)
+        up = time.monotonic() - began
+        yield target(name, port, (process.pid, *_workers(process.pid, workers)), up, key)
+
+
+def _workers(pid: int, number: int) -> tuple[int, ...]:
+    """The worker processes of a server."""
+    found = tuple(
+        child for child in _children(pid) if b"vllm_mm.main.worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    if len(found) != (number if number > 1 else 0):
+        raise Unavailable(f"{len(found)} workers are there instead of {number}")
+    return found
 
 
 def _fill(binary: Path, config: Path, state: Path, rows: int) -> None:

@@ -118,6 +118,8 @@ def makers(
         found[f"{OURS}+{count}-models"] = partial(peers.product, tools, work, models=count)
     for count in options.rows:
         found[f"{OURS}+{count}-rows"] = partial(peers.product, tools, work, rows=count)
+    for count in options.workers:
+        found[f"{OURS}+{count}-workers"] = partial(peers.product, tools, work, workers=count)
     for form in ("protocol", "asgi") if options.bare else ():
         found[f"bare-{form}"] = partial(peers.bare, tools, work, form)
     wanted = set(options.only.split(",")) if options.only else set(found)
@@ -214,6 +216,10 @@ def add_to(kinds: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     one.add_argument(
         "--rows", type=int, nargs="*", default=[], help="also the product with so many rows in its ledger already"
     )
+    one.add_argument(
+        "--workers", type=lambda text: [int(n) for n in text.split(",")], default=[],
+        help="comma-separated: also the product with so many workers, on both cores (which the engine and the load need too)",
+    )  # fmt: skip
     one.add_argument(
         "--bare", action="store_true", help="also the data plane without the rest of the product, in both forms"
     )

@@ -14,9 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from freezing import Stream, frozen, put_aside
 from hard_cases import Case, kill, running, sim, until
 
 TWO = {"server": {"workers": 2}}
+STORES = {"env": {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}}
 
 
 def workers(case: Case) -> dict[int, int]:
@@ -125,7 +127,10 @@ async def leases(case: Case) -> dict[str, int]:
 async def test_requests_are_spread_and_their_sum_is_exact() -> None:
     """Both workers serve; answers, ledger and metrics are as with one process; a keep-alive connection asks the controller once
     and uses credits then, which are all back a moment later; everything else is the controller's, also in the middle of a connection."""
-    async with running({"a": sim(), "b": sim()}, memory="48GiB", **TWO) as case, contextlib.AsyncExitStack() as stack:
+    async with (
+        running({"a": sim(model=STORES), "b": sim()}, memory="48GiB", **TWO) as case,
+        contextlib.AsyncExitStack() as stack,
+    ):
         await case.ready("a", "b")
         lines, by = await on_both(case, stack)
         many = 5 * len(lines)
@@ -176,7 +181,13 @@ async def test_requests_are_spread_and_their_sum_is_exact() -> None:
         assert (await lines[2].answer())[0] == 200
         assert (await lines[2].answer())[0] == 421
         assert await lines[2].reader.read() == b""
-        assert await case.outcomes(many + 3) == {"ok": many + 3}
+        # Stored responses are in one place, whoever accepts.
+        made = await case.client.post(f"{case.url}/v1/responses", json={"model": "a", "input": "hi"})
+        for _ in range(3):
+            async with httpx.AsyncClient(timeout=30) as other:
+                kept = await other.get(f"{case.url}/v1/responses/{made.json()['id']}")
+            assert (kept.status_code, kept.json()["id"]) == (200, made.json()["id"])
+        assert await case.outcomes(many + 7) == {"ok": many + 7}
 
 
 async def test_a_killed_worker_costs_its_own_streams_and_nothing_else() -> None:
@@ -296,3 +307,22 @@ async def test_a_worker_that_hangs_is_ended_when_a_drain_needs_its_word() -> Non
             await until(lambda: pid not in workers(case).values(), "the worker that hangs to be ended", 30)
             await case.until("a", "stopped", "sleeping")
         await case.quiet()
+
+
+async def test_streams_of_workers_are_frozen_and_go_on() -> None:
+    """As with one process: another model has the memory meanwhile, the client is told, no token is lost; the ledger knows how long."""
+    async with frozen(workers=2) as (it, stream):
+        await put_aside(it)
+        await stream.task
+        assert stream.clean
+        alone = Stream(it, progress=False)
+        await alone.task
+        assert stream.text == alone.text
+        assert b": queued" in stream.body or b": frozen model=a" in stream.body
+        assert b": resumed" in stream.body
+        assert it.events("a").count("lease.frozen") == it.events("a").count("lease.thawed") >= 1
+        (longest,) = (
+            await it.serving.rows_when("select max(frozen_s) from requests where model = 'a'", lambda r: r[0][0])
+        )[0]
+        assert longest > 0.1
+        await it.quiet()
