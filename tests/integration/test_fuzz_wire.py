@@ -102,6 +102,7 @@ def talk(port: int, pieces: Sequence[bytes]) -> bytes:
         with contextlib.suppress(ConnectionError):
             for piece in pieces:
                 connection.sendall(piece)
+        with contextlib.suppress(OSError):  # it is closed already
             connection.shutdown(socket.SHUT_WR)
         until = time.monotonic() + SECONDS
         with contextlib.suppress(ConnectionError):
