@@ -4,6 +4,7 @@ import argparse
 
 import policies
 import proxy
+import soak
 import start
 import swap
 
@@ -13,7 +14,7 @@ import real
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    for kind in (proxy, start, policies, swap, real):
+    for kind in (proxy, start, policies, swap, soak, real):
         kind.add_to(kinds)
     options = parser.parse_args()
     return options.act(options)
