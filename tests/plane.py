@@ -23,7 +23,7 @@ from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.endings import Ending, Endings
-from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
+from vllm_mm.engine.exchange import Exchange, ResponseSink, Session, SessionSink, UpstreamRequest
 from vllm_mm.engine.ports import Address
 from vllm_mm.engine.wire import InferenceChannel
 from vllm_mm.gateway.forward import Gateway
@@ -46,6 +46,7 @@ class PlainLease:
         self.generation = generation
         self.granted_at = time.monotonic()
         self.on_freeze: Callable[[bool], None] | None = None
+        self.on_drain: Callable[[bool], None] | None = None
         self.stood_still = 0.0
         self.reason: str | None = None
         self.revoked: MMError | None = None
@@ -67,6 +68,17 @@ class PlainLease:
         finally:
             self.exchange_running = None
             exchange.abort(asyncio.CancelledError())
+
+    async def converse(
+        self, request: UpstreamRequest, sink: SessionSink, *, on_started: Callable[[Session], None] | None = None
+    ) -> None:
+        session = self._channel.converse(request, sink)
+        try:
+            if on_started is not None:
+                on_started(session)
+            await session.done
+        finally:
+            session.abort(asyncio.CancelledError())
 
 
 @dataclass
@@ -176,7 +188,7 @@ class Plane:
     async def settled(self, rows: int, seconds: float = 60.0) -> None:
         """Until so many rows are there; then nothing may be left: no lease, no ticket, no request."""
         async with asyncio.timeout(seconds):
-            while len(self.rows) < rows or self.gateway.running:
+            while len(self.rows) < rows or self.gateway.running or self.gateway.realtime.running:
                 await asyncio.sleep(0.005)
         assert len(self.rows) == rows
         assert not self.leases.out

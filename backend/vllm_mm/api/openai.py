@@ -14,7 +14,7 @@ import msgspec
 from vllm_mm.api.asgi import AsgiClient, Receive, Send, begin_upload, in_time, take_in, watch
 from vllm_mm.api.framing import ENDS_WITH_CONNECTION
 from vllm_mm.api.pace import BodyPace
-from vllm_mm.api.problems import MethodNotAllowed, explain
+from vllm_mm.api.problems import MethodNotAllowed, UpgradeRequired, explain
 from vllm_mm.domain.errors import MMError, PayloadTooLarge, RequestTooSlow, UnknownModel, UnknownRoute
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
@@ -25,7 +25,7 @@ from vllm_mm.gateway.identity import require
 from vllm_mm.gateway.origins import allowed, may_read, preflight
 from vllm_mm.gateway.ports import Headers
 from vllm_mm.gateway.relay import Call
-from vllm_mm.gateway.routes import ROUTES, UPLOADS, Form, Route, about_response, route_of
+from vllm_mm.gateway.routes import REALTIME, ROUTES, UPLOADS, Form, Route, about_response, route_of
 
 Scope_: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[[Scope_, Receive, Send], Awaitable[None]]
@@ -95,6 +95,11 @@ class OpenAIApp:
             elif route is not None:
                 extra = [(b"allow", route.method)]
                 raise MethodNotAllowed(f"{method} is not for {route.name}; use {route.method.decode()}.")
+            elif raw_path == REALTIME.path:
+                extra = [(b"upgrade", b"websocket")]
+                raise UpgradeRequired(
+                    f"{path} is a WebSocket: connect with a client for one (ws://, docs/realtime.md)."
+                )
             else:
                 near = _near(path)
                 advice = "GET /docs lists what there is." if near is None else f"Did you mean {near}?"

@@ -21,6 +21,7 @@ from vllm_mm.domain.errors import (
     UnknownModel,
     UnknownRoute,
     UnsupportedEncoding,
+    UpgradeRefused,
     UpstreamDied,
     UpstreamTimeout,
 )
@@ -33,6 +34,12 @@ class MethodNotAllowed(MMError):
     """A known path with a method that it does not have."""
 
     code = "method_not_allowed"
+
+
+class UpgradeRequired(MMError):
+    """A path that is a WebSocket, asked for as if it were none."""
+
+    code = "upgrade_required"
 
 
 class Row(NamedTuple):
@@ -58,8 +65,10 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(NotFound, 404),
     Row(MethodNotAllowed, 405),
     Row(Conflict, 409),
+    Row(UpgradeRequired, 426),
     Row(RateLimited, 429),
     Row(UpstreamDied, 502),
+    Row(UpgradeRefused, 502),
     Row(DatabaseFull, 507),
     Row(Unavailable, 503),
     Row(RequestCut, 503),

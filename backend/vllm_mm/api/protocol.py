@@ -21,7 +21,8 @@ from vllm_mm.api.framing import Fault, check_head, unframed, without_upgrade
 from vllm_mm.api.openai import OpenAIApp, too_large
 from vllm_mm.api.pace import BodyPace
 from vllm_mm.api.timed import TimedProtocol
-from vllm_mm.api.unparsed import LargeBody, refusal
+from vllm_mm.api.unparsed import LargeBody, unread
+from vllm_mm.api.websocket import WebSocketProtocol, asks_for_session
 from vllm_mm.domain.errors import BadRequest, MMError, RequestCut, RequestTooSlow, Unavailable
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.relay import Call
@@ -132,7 +133,7 @@ class HotProtocol(TimedProtocol):
             if self._upgrading:
                 self._stay(data[offer.args[0] :])
             else:
-                self.handle_websocket_upgrade()
+                self._upgrade(data[offer.args[0] :])
             return
         except httptools.HttpParserError as error:
             cause = error.__context__ or error
@@ -264,6 +265,29 @@ class HotProtocol(TimedProtocol):
             cycle.direct = declared if declared > DIRECT else 0
             if ours:
                 self._go_on(cycle)
+
+    def _should_upgrade(self) -> bool:
+        """To a realtime session; not while another request of the connection is being answered."""
+        before: Any = self.cycle
+        free = before is None or before.response_complete
+        return free and self.parser.get_method() == b"GET" and asks_for_session(self.url, self.headers)
+
+    def _upgrade(self, rest: bytes) -> None:
+        """The connection is a WebSocket from now on; this protocol has no part in it any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if len(self.connections) > self._rules.connections:
+            self._refuse_connection(503, "Too many connections (limits.connections). Try again in a few seconds.")
+            return
+        self.connections.discard(self)
+        query = self.url.partition(b"?")[2]
+        head = [b"GET ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.headers:
+            head += (name, b": ", value, b"\r\n")
+        session = WebSocketProtocol(self._gateway.realtime, self.server_state, self.transport)
+        self.transport.set_protocol(session)
+        session.begin(b"".join((*head, b"\r\n")), query, self.headers, rest)
 
     def _take_over(self, cycle: HotCycle) -> None:
         """Read the rest of a large body past the parser."""
@@ -411,7 +435,7 @@ class HotProtocol(TimedProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer what nobody else answers, and close."""
         request_id = self._gateway.new_id([])
-        self.transport.write(refusal(status, message, request_id, self.server_state.default_headers))
+        self.transport.write(unread(status, message, request_id, self.server_state.default_headers))
         self._linger()
 
     def _linger(self) -> None:

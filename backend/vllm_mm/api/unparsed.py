@@ -41,11 +41,16 @@ class LargeBody:
 _CODES = {408: "request_timeout", 431: "request_header_too_large"}
 
 
-def refusal(status: int, message: str, request_id: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+def unread(status: int, message: str, request_id: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """A whole answer to what is no request; the connection closes behind it. `headers`: those of every answer."""
     body = error_body(Problem(status, message, _CODES.get(status, "invalid_request")), Form.OPENAI, request_id)
+    return refusal(status, body, (*headers, (b"x-request-id", request_id.encode())))
+
+
+def refusal(status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """A whole answer of JSON, with which the connection closes."""
     head = [STATUS_LINE[status]]
-    for name, value in (*headers, (b"x-request-id", request_id.encode())):
+    for name, value in headers:
         head += (name, b": ", value, b"\r\n")
     head.append(b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body))
     return b"".join((*head, body))

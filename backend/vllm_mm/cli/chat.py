@@ -15,6 +15,7 @@ from vllm_mm.cli.server import Server, the_server
 
 _ROUTES: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "embed": ("makes embeddings", "/v1/embeddings", {"input": "Some text."}),
+    "classify": ("classifies texts", "/classify", {"input": "Some text."}),
     "score": (
         "scores texts against each other",
         "/v1/rerank",

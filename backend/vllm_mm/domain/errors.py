@@ -181,6 +181,23 @@ class UpstreamTimeout(MMError):
     code = "upstream_timeout"
 
 
+class SessionExpired(UpstreamTimeout):
+    """A session was silent for too long, or is as old as one may get."""
+
+    code = "session_expired"
+
+
+class UpgradeRefused(MMError):
+    """The engine answered a handshake with something else than a WebSocket."""
+
+    code = "upstream_error"
+
+    def __init__(self, message: str, *, status: int, body: bytes = b"") -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+
+
 class RequestCut(MMError):
     """A running exchange was revoked: a drain ran out of time, or the instance was killed."""
 

@@ -41,7 +41,10 @@ class Task(StrEnum):
     GENERATE = "generate"
     EMBED = "embed"
     SCORE = "score"
+    CLASSIFY = "classify"
     TRANSCRIBE = "transcribe"
+    REALTIME = "realtime"
+    """Transcribes speech while it is spoken, over a WebSocket."""
 
 
 class Source(StrEnum):

@@ -1,9 +1,12 @@
-"""What passes between a lease's holder and the wire: a request, where its answer goes, and a handle on it. No I/O here."""
+"""What passes between a lease's holder and the wire: a request, where its answer goes, and a handle on it. No I/O here.
+
+An `Exchange` is one request and its answer; a `Session` is a WebSocket, frames in both directions.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 @dataclass(slots=True)
@@ -75,4 +78,64 @@ class Exchange(Protocol):
 
     def abort(self, error: BaseException) -> None:
         """Close the engine's connection now (the engine stops working for it). Harmless when it is over."""
+        ...
+
+
+CONTINUATION: Final = 0
+TEXT: Final = 1
+BINARY: Final = 2
+
+
+class Frame(NamedTuple):
+    """A data frame of a WebSocket (RFC 6455, 5.6), unmasked. Control frames end at each hop."""
+
+    opcode: int
+    """CONTINUATION, TEXT or BINARY."""
+    data: bytes
+    fin: bool = True
+    """The last of its message."""
+
+
+class SessionSink(Protocol):
+    """Where a session's frames go, called straight from the reading of the engine's socket: no call may block or wait."""
+
+    def opened(self) -> None:
+        """The engine accepted: frames may be sent."""
+        ...
+
+    def frame(self, frame: Frame) -> None: ...
+
+    def full(self, full: bool) -> None:
+        """The engine reads more slowly than it is sent to (True), or has caught up (False)."""
+        ...
+
+    def closed(self, code: int | None, reason: str) -> None:
+        """The engine ended the session; None is a close without a code. Not called when our side began it."""
+        ...
+
+
+class Session(Protocol):
+    """A WebSocket to an engine."""
+
+    @property
+    def done(self) -> asyncio.Future[None]:
+        """Resolved when it is closed; else UpgradeRefused, UpstreamDied, UpstreamTimeout, or what `abort` was given."""
+        ...
+
+    def send(self, frame: Frame) -> None:
+        """After `opened`. Nothing once it is over."""
+        ...
+
+    def close(self, code: int | None, reason: str = "") -> None:
+        """Say goodbye, and close within half a second whatever the engine answers. None: without a code."""
+        ...
+
+    def pause(self) -> None:
+        """Read no more from the engine: the client is slow."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def abort(self, error: BaseException) -> None:
+        """Close the engine's connection now. Harmless when it is over."""
         ...

@@ -318,6 +318,8 @@ class ModelInstance:
                 if cut:
                     self.emit("lease.revoked", data={"count": cut, "died": effect.died, "reason": effect.reason})
             case lc.FreezeLeases():
+                if live := self.gate.cut_live(effect.reason):
+                    self.emit("lease.revoked", data={"count": live, "died": False, "reason": effect.reason})
                 count = self.gate.freeze(now)
                 self.emit("lease.frozen", cause=effect.reason, data={"count": count, "generation": generation})
             case lc.ThawLeases():

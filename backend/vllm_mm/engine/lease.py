@@ -5,14 +5,15 @@ Protection is by structure: an engine's channel is reachable only from inside a 
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied
 from vllm_mm.domain.launches import Address
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.scheduling import Ticket
-from vllm_mm.engine.wire import Exchange, InferenceChannel, ResponseSink, UpstreamRequest
+from vllm_mm.engine.wire import Exchange, InferenceChannel, ResponseSink, Session, SessionSink, UpstreamRequest
 
+Carried = TypeVar("Carried", Exchange, Session)
 _ONLY_THE_GATE: Final = object()
 
 
@@ -30,6 +31,7 @@ class Lease:
         "generation",
         "granted_at",
         "model",
+        "on_drain",
         "on_freeze",
         "reason",
         "ticket",
@@ -40,13 +42,15 @@ class Lease:
             raise TypeError("a Lease comes from ProcessManager.lease(), it cannot be made")
         self._gate = gate
         self._channel = channel
-        self._exchange: Exchange | None = None
+        self._exchange: Exchange | Session | None = None
         self._revoked: MMError | None = None
         self._frozen_s = 0.0
         self.frozen_since: float | None = None
         """Its request stands still in a sleeping engine since then; None while it does not."""
         self.on_freeze: Callable[[bool], None] | None = None
         """Called, if set, when its request was frozen (True) and when it goes on (False)."""
+        self.on_drain: Callable[[bool], None] | None = None
+        """Called, if set, when its instance is to go and waits for the leases that are out (True), and when it stays after all."""
         self.model: Final = gate.model
         self.engine_name: Final = gate.engine_name
         self.generation: Final = gate.generation
@@ -63,11 +67,24 @@ class Lease:
         Raises UpstreamDied when the engine went away and RequestCut when the lease was revoked. Cancelling closes the
         engine's connection at once, so that it stops working for a client that left.
         """
+        await self._carry(lambda: self._channel.send(request, sink), on_started)
+
+    async def converse(
+        self, request: UpstreamRequest, sink: SessionSink, *, on_started: Callable[[Session], None] | None = None
+    ) -> None:
+        """Open a WebSocket and relay its frames; returns when it is closed.
+
+        Raises UpgradeRefused when the engine has none, and what `exchange` raises. Cancelling closes the engine's connection
+        at once.
+        """
+        await self._carry(lambda: self._channel.converse(request, sink), on_started)
+
+    async def _carry(self, begin: Callable[[], Carried], on_started: Callable[[Carried], None] | None) -> None:
         if self._revoked is not None:
             raise self._revoked
         if not self._gate.holds(self):
             raise TypeError("the lease is over")
-        exchange = self._channel.send(request, sink)
+        exchange = begin()
         self._exchange = exchange
         try:
             if on_started is not None:
@@ -87,6 +104,10 @@ class Lease:
     def frozen_s(self, now: float) -> float:
         """Seconds for which its request stood still, until now."""
         return self._frozen_s if self.frozen_since is None else self._frozen_s + now - self.frozen_since
+
+    def _drain(self, drains: bool) -> None:
+        if self.on_drain is not None:
+            self.on_drain(drains)
 
     def _freeze(self, now: float) -> None:
         self.frozen_since = now
@@ -249,6 +270,7 @@ class LeaseGate:
             self.closed_at = now
         self._open = False
         self._on_gone = on_gone
+        self._tell_of_drain(True)
         if self.borrowers is not None:
             self.borrowers.closed()
         self._report_if_gone()
@@ -259,16 +281,29 @@ class LeaseGate:
         self.last_used = now
         self.closed_at = None
         self._open = self._channel is not None
+        self._tell_of_drain(False)
         self._on_release()
 
+    def cut_live(self, reason: str) -> int:
+        """Only the actor, before `freeze`. Ends the sessions, which are never frozen: what is spoken now is worth nothing later
+        (docs/adr/019-realtime-sessions.md). Returns how many there were."""
+        live = [lease for lease in self._leases if lease.ticket.live]
+        self._leases.difference_update(live)
+        for lease in live:
+            cut = RequestCut(f"{self.model} was taken away: {reason}", retry_after=5.0, reason=Reason.CUT)
+            lease._revoke(cut)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
+        return len(live)
+
     def freeze(self, now: float) -> int:
-        """Only the actor, after `close`. The leases that are out stay out and are marked; returns how many there are."""
+        """Only the actor, after `close` and `cut_live`. The leases that are out stay out and are marked; returns how many there are."""
         self.frozen_since = now
         for lease in self._leases:
             lease._freeze(now)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
         if self.borrowers is not None:
             self.borrowers.frozen(True)
-        return len(self._leases)
+        frozen = len(self._leases)
+        self._report_if_gone()
+        return frozen
 
     def thaw(self, now: float) -> Thawed:
         """Only the actor. Their requests go on."""
@@ -294,6 +329,10 @@ class LeaseGate:
             self.borrowers.revoked(died=died, reason=reason)
         self._report_if_gone()
         return len(leases)
+
+    def _tell_of_drain(self, drains: bool) -> None:
+        for lease in tuple(self._leases):
+            lease._drain(drains)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the gate made it; one unit
 
     def _report_if_gone(self) -> None:
         if not self._leases and self._on_gone is not None:

@@ -89,7 +89,9 @@ class ProcessManager(Swaps):
         instance = self._instances.get(lease.model)
         if instance is not None:
             now = self._tools.clock.now()
-            if instance.gate.holds(lease):
+            if (
+                instance.gate.holds(lease) and not lease.ticket.live
+            ):  # sessions say nothing about how long requests take
                 self._expectations.ended(lease.model, now - lease.granted_at - lease.frozen_s(now))
             instance.gate.release(lease, now)
 

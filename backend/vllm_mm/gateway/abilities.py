@@ -9,7 +9,19 @@ from vllm_mm.domain.keys import Key
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import EngineKind, ModelSpec, Task
 from vllm_mm.gateway.ports import Leases
-from vllm_mm.gateway.routes import ANY, COMPARES, EMBEDS, GENERATES, ROUTES, SCORES, TRANSCRIBES, UPLOADS, Route
+from vllm_mm.gateway.routes import (
+    ANY,
+    CLASSIFIES,
+    COMPARES,
+    EMBEDS,
+    GENERATES,
+    REALTIME,
+    ROUTES,
+    SCORES,
+    TRANSCRIBES,
+    UPLOADS,
+    Route,
+)
 from vllm_mm.store.routes import MissingRoute
 
 NAMED: Final = 8
@@ -18,21 +30,25 @@ _DOES: Final[Mapping[Task, str]] = {
     Task.GENERATE: "generates text",
     Task.EMBED: "makes embeddings",
     Task.SCORE: "scores and classifies texts",
+    Task.CLASSIFY: "classifies texts",
     Task.TRANSCRIBE: "transcribes speech",
+    Task.REALTIME: "transcribes speech while it is spoken",
 }
+_REALTIME: Final = frozenset({Task.GENERATE, Task.TRANSCRIBE, Task.REALTIME})
+"""vLLM gives such a model the routes of all three (`get_supported_generation_tasks`)."""
 _BY_ARGUMENT: Final[Mapping[tuple[str, object], frozenset[Task]]] = {
     ("runner", "generate"): GENERATES,
-    ("runner", "pooling"): COMPARES,
+    ("runner", "pooling"): COMPARES | CLASSIFIES,
     ("convert", "embed"): EMBEDS,
-    ("convert", "classify"): SCORES,
+    ("convert", "classify"): CLASSIFIES,
     ("task", "generate"): GENERATES,
     ("task", "embed"): EMBEDS,
-    ("task", "classify"): SCORES,
+    ("task", "classify"): CLASSIFIES,
     ("task", "score"): SCORES,
 }
 """Arguments of `vllm serve` that settle it (`vllm serve --help`; `task` in releases before `runner`)."""
 _OF_SIM: Final[Mapping[object, frozenset[Task]]] = {
-    "embed": EMBEDS, "score": SCORES, "classify": SCORES, "transcribe": TRANSCRIBES,
+    "embed": EMBEDS, "score": SCORES, "classify": frozenset({Task.CLASSIFY}), "transcribe": TRANSCRIBES, "realtime": _REALTIME,
 }  # fmt: skip
 
 
@@ -46,7 +62,7 @@ def possible(spec: ModelSpec) -> frozenset[Task]:
     """What a model may turn out to do, before anybody asked its engine. `generate` is the default, and says nothing about a
     model of which nobody said anything; the other tasks were declared."""
     if spec.task is not Task.GENERATE:
-        return frozenset({spec.task})
+        return _REALTIME if spec.task is Task.REALTIME else frozenset({spec.task})
     if spec.engine is EngineKind.SIM:
         return _OF_SIM.get(spec.sim.get("task"), GENERATES)
     if spec.engine is EngineKind.VLLM:
@@ -113,7 +129,9 @@ class Abilities:
 
     def _judge(self, spec: ModelSpec) -> tuple[ModelSpec, frozenset[Route]]:
         tasks, missing = possible(spec), self._missing.get(spec.fingerprint, {})
-        unable = frozenset(r for r in (*ROUTES.values(), *UPLOADS.values()) if not tasks & r.tasks or r.name in missing)
+        unable = frozenset(
+            r for r in (*ROUTES.values(), *UPLOADS.values(), REALTIME) if not tasks & r.tasks or r.name in missing
+        )
         self._judged[spec.id] = judged = (spec, unable)
         return judged
 

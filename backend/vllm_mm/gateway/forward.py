@@ -25,6 +25,7 @@ from vllm_mm.domain.errors import (
     UnknownModel,
     UnknownRoute,
     UnsupportedEncoding,
+    UpgradeRefused,
     UpstreamDied,
     UpstreamTimeout,
 )
@@ -42,6 +43,7 @@ from vllm_mm.gateway.identity import Keyring, require
 from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Record, Rules
 from vllm_mm.gateway.progress import Comments
+from vllm_mm.gateway.realtime import Realtime
 from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
 from vllm_mm.gateway.rename import model_edit
 from vllm_mm.gateway.responses import ResponseRelay, Responses
@@ -68,6 +70,7 @@ _OUTCOMES: Final[Sequence[tuple[type[MMError], Outcome]]] = (
     (TornDown, Outcome.TORN_DOWN),
     (ShuttingDown, Outcome.SHUTDOWN),
     (UpstreamDied, Outcome.UPSTREAM_DIED),
+    (UpgradeRefused, Outcome.UPSTREAM_ERROR),
     (UpstreamTimeout, Outcome.TIMEOUT),
     (RequestCut, Outcome.CUT),
 )
@@ -104,6 +107,9 @@ class Gateway:
         self.responses: Final = Responses(leases, clock, self.rules)
         self._names = Names()
         self._fingerprints = Fingerprints()
+        self.realtime: Final = Realtime(
+            leases, keys, record, explain, clock, self.rules, self._abilities, self._names, outcome_of
+        )
         self._running: dict[str, Relay] = {}
         self._sweep: Timer | None = None
 
@@ -117,7 +123,7 @@ class Gateway:
         found = [r for r in self._running.values() if request_id in {r.id, r.own_id}]
         for relay in found:
             relay.stop(RequestCut(f"The request was cancelled by {cause}."))
-        return bool(found)
+        return self.realtime.cancel(request_id, cause) or bool(found)
 
     def new_id(self, headers: Headers) -> str:
         """The id of an answer that is not a model's: the client's own if it gave a harmless one."""

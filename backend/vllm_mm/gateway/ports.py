@@ -11,7 +11,7 @@ from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
-from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
+from vllm_mm.engine.exchange import Exchange, ResponseSink, Session, SessionSink, UpstreamRequest
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -36,6 +36,9 @@ class LeaseView(Protocol):
     on_freeze: Callable[[bool], None] | None
     """Called, if set, when the request was frozen in its engine (True) and when it goes on (False)."""
 
+    on_drain: Callable[[bool], None] | None
+    """Called, if set, when its instance is to go and waits for the leases that are out (True), and when it stays after all."""
+
     def frozen_s(self, now: float) -> float:
         """Seconds for which it stood still."""
         ...
@@ -54,6 +57,12 @@ class LeaseView(Protocol):
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
     ) -> None:
         """Relay one request. Cancelling it closes the engine's connection at once."""
+        ...
+
+    async def converse(
+        self, request: UpstreamRequest, sink: SessionSink, *, on_started: Callable[[Session], None] | None = None
+    ) -> None:
+        """Open a WebSocket and relay its frames until it is closed. Cancelling it closes the engine's connection at once."""
         ...
 
 
@@ -239,3 +248,15 @@ class Rules:
     """For how long."""
     preflight: float = 600.0
     """How long a browser may remember that they may."""
+    session_message: int = 16 * 1024**2
+    """The largest message of a realtime session's client."""
+    session_idle: float = 300.0
+    """A session in which nothing is said for so long ends."""
+    session_length: float = 3600.0
+    """The longest that a session lasts, from when it has its model."""
+    session_unnamed: float = 30.0
+    """How long a session may take to name its model."""
+    drain: float = 60.0
+    """How long a session goes on when its engine is to go."""
+    subprotocol_keys: bool = True
+    """A page may send its key as a WebSocket subprotocol."""

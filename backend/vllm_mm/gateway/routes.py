@@ -20,7 +20,10 @@ ANY: Final = frozenset(Task)
 GENERATES: Final = frozenset({Task.GENERATE})
 EMBEDS: Final = frozenset({Task.EMBED})
 SCORES: Final = frozenset({Task.SCORE})
+CLASSIFIES: Final = frozenset({Task.SCORE, Task.CLASSIFY})
+"""A scoring model has one label, and can be asked for it."""
 TRANSCRIBES: Final = frozenset({Task.TRANSCRIBE})
+LISTENS: Final = frozenset({Task.REALTIME})
 COMPARES: Final = EMBEDS | SCORES
 """Embedding models score by the similarity of what they make of two texts (vLLM, docs/models/pooling_models)."""
 
@@ -58,8 +61,8 @@ ROUTES: dict[bytes, Route] = {
         Route(b"/v2/rerank", COMPARES),
         Route(b"/v1/score", COMPARES),
         Route(b"/score", COMPARES),
-        Route(b"/classify", SCORES),
-        Route(b"/pooling", COMPARES),
+        Route(b"/classify", CLASSIFIES),
+        Route(b"/pooling", COMPARES | CLASSIFIES),
         Route(b"/tokenize"),
         Route(b"/detokenize"),
     )
@@ -71,6 +74,8 @@ UPLOADS: dict[bytes, Route] = {
     for route in (Route(b"/v1/audio/transcriptions", TRANSCRIBES), Route(b"/v1/audio/translations", TRANSCRIBES))
 }
 """Those whose body is a form with a file in it; the model is one of its fields."""
+REALTIME: Final = Route(b"/v1/realtime", LISTENS, method=b"GET")
+"""A WebSocket; the model is named in its address or in its first events."""
 _WITH_SLASH: Final = {path + b"/": route for path, route in (*ROUTES.items(), *UPLOADS.items())}
 RESPONSES: Final = ROUTES[b"/v1/responses"]
 RETRIEVE: Final = Route(b"/v1/responses/{id}", GENERATES, Form.RESPONSES, b"GET", token=b'.delta"')

@@ -239,4 +239,7 @@ def gateway_rules(settings: Settings) -> Rules:
         keep_alive=settings.server.keep_alive, connections=settings.limits.connections,
         origins=frozenset(o.encode() for o in settings.cors.origins),
         responses=settings.limits.responses, responses_age=settings.limits.responses_age, preflight=settings.cors.max_age,
+        session_message=settings.realtime.max_message, session_idle=settings.realtime.idle_timeout,
+        session_length=settings.realtime.max_session, session_unnamed=settings.realtime.model_timeout,
+        drain=settings.swap.drain_timeout, subprotocol_keys=settings.auth.subprotocol_keys,
     )  # fmt: skip

@@ -154,7 +154,7 @@ class ModelConfig(RequestRulesConfig):
     sim: dict[str, ArgValue] = Field(default={}, json_schema_extra={"propertyNames": {"enum": [*sorted(KEYS)]}})
     """For `sim` engines: the profile (weights, load_bandwidth, startup, tokens_per_second, kv_cache, ...); `vllm-mm sim --help`
     has every key and its default."""
-    task: Literal["generate", "embed", "score", "transcribe"] = "generate"
+    task: Literal["generate", "embed", "score", "classify", "transcribe", "realtime"] = "generate"
     """What the model does; it decides how readiness is proven."""
     aliases: tuple[Alias, ...] = ()
     """Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own."""

@@ -23,6 +23,7 @@ from vllm_mm.settings.server import (
     LogConfig,
     MetricsConfig,
     PathsConfig,
+    RealtimeConfig,
     RetentionConfig,
     ServerConfig,
 )
@@ -52,6 +53,7 @@ class Settings(Section, BaseSettings):
 
     server: ServerConfig = ServerConfig()
     limits: LimitsConfig = LimitsConfig()
+    realtime: RealtimeConfig = RealtimeConfig()
     cors: CorsConfig = CorsConfig()
     auth: AuthConfig = AuthConfig()
     database: DatabaseConfig = DatabaseConfig()

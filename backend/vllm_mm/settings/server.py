@@ -82,6 +82,19 @@ class CapturesConfig(Section):
     """JSON fields, at any depth, whose values are not kept. Keys and cookies are never kept."""
 
 
+class RealtimeConfig(Section):
+    """Sessions over `/v1/realtime`."""
+
+    model_timeout: Duration = 30.0
+    """How long a session may take to name its model."""
+    idle_timeout: Duration = 300.0
+    """A session in which neither side says anything for so long is closed."""
+    max_session: Duration = 3600.0
+    """The longest that a session lasts, from when it has its model."""
+    max_message: Size = 16 * 1024**2
+    """Largest message of a client; a bigger one ends its session (close code 1009)."""
+
+
 class CorsConfig(Section):
     origins: tuple[str, ...] = ()
     """Web origins (`https://chat.example.org`, or `*`) whose pages may call the API from a browser."""
@@ -94,6 +107,8 @@ class AuthConfig(Section):
     """`keys`: every request needs a key. `none`: everybody is an administrator; only on loopback."""
     force: bool = False
     """Allow `mode: none` on an address that other machines reach."""
+    subprotocol_keys: bool = True
+    """A page in a browser may send its key as a WebSocket subprotocol (`openai-insecure-api-key.KEY`), where it cannot set headers."""
 
 
 class DatabaseConfig(Section):

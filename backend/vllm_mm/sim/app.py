@@ -8,7 +8,7 @@ from vllm_mm.sim.client import EngineCallError, EngineDeadError
 from vllm_mm.sim.errors import ApiError, internal
 from vllm_mm.sim.options import Options
 from vllm_mm.sim.service import Call, Service
-from vllm_mm.sim.web import Request, Writer
+from vllm_mm.sim.web import WEBSOCKET, Request, Writer
 
 Route = Callable[[Call], Awaitable[None]]
 Routes = Mapping[str, Mapping[str, Route]]
@@ -43,6 +43,10 @@ _SCORE: Routes = {
     "/v1/rerank": {"POST": pooling.rerank},
     "/v2/rerank": {"POST": pooling.rerank},
 }
+_TRANSCRIBE: Routes = {
+    "/v1/audio/transcriptions": {"POST": audio.transcriptions},
+    "/v1/audio/translations": {"POST": audio.translations},
+}
 _DEV: Routes = {
     "/sleep": {"POST": dev.sleep},
     "/wake_up": {"POST": dev.wake_up},
@@ -62,11 +66,10 @@ _OF_TASK: Mapping[str, Routes] = {
     "embed": {**_POOLING, **_EMBED, **_SCORE},
     "score": {**_POOLING, **_SCORE, **_CLASSIFY},
     "classify": {**_POOLING, **_CLASSIFY},
-    "transcribe": {
-        "/v1/audio/transcriptions": {"POST": audio.transcriptions},
-        "/v1/audio/translations": {"POST": audio.translations},
-    },
+    "transcribe": _TRANSCRIBE,
+    "realtime": {**_GENERATE, **_TRANSCRIBE},
 }
+_REALTIME = "/v1/realtime"
 _GUARDED = ("/v1", "/v2", "/inference")
 
 
@@ -115,6 +118,9 @@ class App:
         if not self._authorized(request):
             writer.json(401, {"error": "Unauthorized"})
             return
+        if request.method == WEBSOCKET:
+            await self._converse(request, writer)
+            return
         methods = self._find(request.path)
         if methods is None:
             writer.json(404, {"detail": "Not Found"})
@@ -135,6 +141,18 @@ class App:
         except EngineCallError as error:
             writer.json(500, internal(str(error)).body)
             writer.closes = True  # nobody catches it in vLLM, and uvicorn then closes the connection
+
+    async def _converse(self, request: Request, writer: Writer) -> None:
+        """403 is what a server on ASGI says to a handshake for which it has no route."""
+        if request.path != _REALTIME or self._service.options.profile.task != "realtime":
+            writer.closes = True
+            writer.send(403)
+            return
+        from vllm_mm.sim.realtime import RealtimeSession  # noqa: PLC0415 - most engines never need it
+
+        socket = writer.upgrade(request)
+        if socket is not None:
+            await RealtimeSession(self._service, socket).run()
 
     def _find(self, path: str) -> Mapping[str, Route] | None:
         found = self._routes.get(path)

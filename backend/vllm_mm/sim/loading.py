@@ -12,6 +12,7 @@ ARCHITECTURES = {
     "score": "BertForSequenceClassification",
     "classify": "BertForSequenceClassification",
     "transcribe": "WhisperForConditionalGeneration",
+    "realtime": "VoxtralRealtimeGeneration",
 }
 SUPPORTED_TASKS = {
     "generate": "['generate']",
@@ -19,6 +20,7 @@ SUPPORTED_TASKS = {
     "score": "['classify', 'token_classify']",
     "classify": "['classify', 'token_classify']",
     "transcribe": "['transcription']",
+    "realtime": "['generate', 'transcription', 'realtime']",
 }
 
 

@@ -10,13 +10,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl, unquote
 
 import httptools
 
+if TYPE_CHECKING:
+    from vllm_mm.sim.websocket import WebSocket
+
 JSON = "application/json"
 EVENTS = "text/event-stream; charset=utf-8"
+
+
+WEBSOCKET = "WEBSOCKET"
+"""Stands for the method of a request to upgrade to a WebSocket."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +36,8 @@ class Request:
     headers: dict[str, str]
     """Names in lower case."""
     body: bytes
+    head: bytes = b""
+    """As it came, of a request to upgrade."""
 
     def values(self, name: str) -> list[str]:
         """Every value of a query parameter."""
@@ -42,9 +51,11 @@ class Request:
 class Writer:
     """The answer to one request: whole (`send`, `json`) or in parts (`start`, `write`, `end`)."""
 
-    __slots__ = ("_extra", "_head_only", "_transport", "closes", "ended", "started", "status")
+    __slots__ = ("_extra", "_head_only", "_transport", "closes", "ended", "started", "status", "upgraded")
 
     def __init__(self, transport: asyncio.Transport, *, closes: bool, head_only: bool) -> None:
+        self.upgraded: WebSocket | None = None
+        """What the connection is from now on."""
         self._transport = transport
         self._head_only = head_only
         self._extra: dict[str, str] = {}
@@ -57,6 +68,18 @@ class Writer:
     def header(self, name: str, value: str) -> None:
         """One more header, before the answer starts."""
         self._extra[name] = value
+
+    def upgrade(self, request: Request) -> "WebSocket | None":
+        """Make it a WebSocket; None when the handshake is wrong, which the client is told."""
+        from vllm_mm.sim.websocket import WebSocket  # noqa: PLC0415 - most engines never need it
+
+        socket = WebSocket(self._transport, request.head)
+        self.started = self.closes = True
+        self.status = 101 if socket.accept() else 400
+        if self.status != 101:
+            return None
+        self.upgraded = socket
+        return socket
 
     def send(self, status: int, body: bytes = b"", media_type: str | None = None) -> None:
         """The whole answer."""
@@ -149,9 +172,14 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body = bytearray()
+        self._upgrading = False
+        """It asked for a WebSocket: what follows is no HTTP."""
 
     def finish(self) -> None:
-        """Close when nothing is under way, else after it."""
+        """Close when nothing is under way, else after it; a WebSocket is told at once."""
+        if self._writer is not None and self._writer.upgraded is not None:
+            self._writer.upgraded.close(1012)
+            return
         if self._task is None and self._transport is not None:
             self._transport.close()
         elif self._writer is not None and not self._writer.started:
@@ -167,10 +195,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._stay()
+        if self._upgrading:
+            if self._writer is not None and self._writer.upgraded is not None:
+                self._writer.upgraded.received(data)
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return  # an offer that is not taken up
+            return  # to a WebSocket, or an offer that is not taken up
         except httptools.HttpParserError:
             if self._transport is not None:
                 Writer(self._transport, closes=True, head_only=False).send(
@@ -207,15 +239,22 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         url = httptools.parse_url(self._url)
+        method = self._parser.get_method().decode("ascii")
+        self._upgrading = self._parser.should_upgrade() and self._headers.get("upgrade", "").lower() == "websocket"
         request = Request(
-            method=self._parser.get_method().decode("ascii"),
+            method=WEBSOCKET if self._upgrading else method,
             path=unquote((url.path or b"/").decode("ascii")),
             query=parse_qsl((url.query or b"").decode("ascii"), keep_blank_values=True),
             headers=self._headers,
             body=bytes(self._body),
+            head=self._head(method) if self._upgrading else b"",
         )
         self._pending.append((request, self._parser.should_keep_alive()))
         self._next()
+
+    def _head(self, method: str) -> bytes:
+        lines = [f"{method} {self._url.decode('ascii')} HTTP/1.1", *(f"{k}: {v}" for k, v in self._headers.items())]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
     # One request after the other
 

@@ -18,7 +18,7 @@ from vllm_mm.vocabulary.quantities import (
 )
 
 GIB = 1024**3
-TASKS = ("generate", "embed", "score", "classify", "transcribe")
+TASKS = ("generate", "embed", "score", "classify", "transcribe", "realtime")
 IMPORTS_VARIABLE = "MM_SIM_IMPORTS"
 """Environment variable with the seconds of the key `imports`: the cost has to be known before the arguments are read."""
 

@@ -1771,7 +1771,7 @@ export interface components {
          * @description What the engine is asked for; it decides which probe proves readiness.
          * @enum {string}
          */
-        Task: "generate" | "embed" | "score" | "transcribe";
+        Task: "generate" | "embed" | "score" | "classify" | "transcribe" | "realtime";
         /** VictimOut */
         VictimOut: {
             /** Model */
@@ -2345,7 +2345,7 @@ export interface operations {
                      * @default generate
                      * @enum {string}
                      */
-                    task?: "generate" | "embed" | "score" | "transcribe";
+                    task?: "generate" | "embed" | "score" | "classify" | "transcribe" | "realtime";
                     /**
                      * Aliases
                      * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.
@@ -3706,7 +3706,7 @@ export interface operations {
                      * @default generate
                      * @enum {string}
                      */
-                    task?: "generate" | "embed" | "score" | "transcribe";
+                    task?: "generate" | "embed" | "score" | "classify" | "transcribe" | "realtime";
                     /**
                      * Aliases
                      * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.
@@ -4218,7 +4218,7 @@ export interface operations {
                      * @default generate
                      * @enum {string}
                      */
-                    task?: "generate" | "embed" | "score" | "transcribe";
+                    task?: "generate" | "embed" | "score" | "classify" | "transcribe" | "realtime";
                     /**
                      * Aliases
                      * @description Other names that clients may use; `{name: ..., request_defaults: ...}` for one with rules of its own.

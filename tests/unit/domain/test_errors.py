@@ -1,10 +1,9 @@
-"""Errors that carry more than their message."""
+"""What errors carry besides their words."""
 
-from vllm_mm.domain.errors import NotFound, ResponseGone
+from vllm_mm.domain.errors import UpgradeRefused
 
 
-def test_a_response_that_is_gone_names_the_parameter() -> None:
-    """Whether it was asked for, or was to be gone on from."""
-    error = ResponseGone("why", param="previous_response_id")
-    assert isinstance(error, NotFound)
-    assert (error.code, error.param, ResponseGone("why").param) == ("response_not_found", "previous_response_id", None)
+def test_a_refused_upgrade_knows_what_was_answered() -> None:
+    """The gateway tells by it whether the engine has such a route at all."""
+    refused = UpgradeRefused("no", status=403, body=b"x")
+    assert (refused.message, refused.status, refused.body, refused.retryable) == ("no", 403, b"x", False)

@@ -25,6 +25,8 @@ class Ticket:
     stream: bool = False
     weight: float = 1.0
     """Its key's share of a model's slots, beside other keys that wait for the same model."""
+    live: bool = False
+    """It is for a session with somebody at the other end, which is never frozen: it ends where others would stand still."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def setup(spec: ModelSpec, environment: Mapping[str, str], *, gpu: bool) -> Setu
         windows=args.get("disable-hybrid-kv-cache-manager") is not True,
         eager=args.get("enforce-eager") is True,
         gpu=gpu,
-        pooling=spec.task in {Task.EMBED, Task.SCORE},
+        pooling=spec.task in {Task.EMBED, Task.SCORE, Task.CLASSIFY},
         offload=int((_number(args.get("cpu-offload-gb")) or 0.0) * GIB),
         kv_cache=_kv_cache(spec, args, environment, gpu=gpu),
     )

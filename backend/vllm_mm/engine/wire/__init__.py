@@ -4,8 +4,10 @@
 instance itself needs: health, the readiness probe, sleep and wake, metrics.
 """
 
-from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
+from vllm_mm.engine.exchange import Exchange, ResponseSink, Session, SessionSink, UpstreamRequest
 from vllm_mm.engine.wire.control import ControlChannel
 from vllm_mm.engine.wire.inference import InferenceChannel
 
-__all__ = ["ControlChannel", "Exchange", "InferenceChannel", "ResponseSink", "UpstreamRequest"]
+__all__ = [
+    "ControlChannel", "Exchange", "InferenceChannel", "ResponseSink", "Session", "SessionSink", "UpstreamRequest",
+]  # fmt: skip

@@ -19,7 +19,8 @@ import msgspec
 from vllm_mm.domain.errors import MMError, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.specs import Task
 from vllm_mm.engine.ports import Address
-from vllm_mm.engine.wire.inference import connect_unix
+from vllm_mm.engine.wire.dial import connect_unix
+from vllm_mm.engine.wire.listening import transcribe_silence
 
 for _late in ("httpcore", "anyio._backends._asyncio"):
     importlib.import_module(_late)  # httpx would at its first request: 200 ms on the loop, in the middle of traffic
@@ -89,6 +90,10 @@ class ControlChannel:
                 return _essence(await self._post("/v1/embeddings", {"model": model, "input": "Hello"}), "data")
             case Task.TRANSCRIBE:
                 return await self._probe_transcription(model)
+            case Task.REALTIME:
+                return await transcribe_silence(self._address, model, self._timeout)
+            case Task.CLASSIFY:
+                return _essence(await self._post("/classify", {"model": model, "input": "Hello"}), "data")
             case Task.SCORE:
                 return _essence(
                     await self._post("/v1/score", {"model": model, "text_1": "Hello", "text_2": "Hello"}), "data"

@@ -4,13 +4,14 @@ Reachable only through a `Lease`.
 """
 
 import asyncio
-import socket
 from typing import Final, cast
 
 from vllm_mm.domain.errors import UpstreamDied
-from vllm_mm.engine.exchange import BodySource, Exchange, ResponseSink, UpstreamRequest
+from vllm_mm.engine.exchange import BodySource, Exchange, ResponseSink, Session, SessionSink, UpstreamRequest
 from vllm_mm.engine.http1 import Connection, Traffic
 from vllm_mm.engine.ports import Address
+from vllm_mm.engine.wire.dial import connect_unix
+from vllm_mm.engine.wire.websocket import open_session
 
 JOIN_LIMIT: Final = 65536
 """Bodies up to this many bytes are joined to the head (one write); larger ones are never copied."""
@@ -225,6 +226,10 @@ class InferenceChannel:
             exchange.go(connection, reused=True)
         return exchange
 
+    def converse(self, request: UpstreamRequest, sink: SessionSink) -> Session:
+        """Begin to open a WebSocket on a connection of its own; never waits."""
+        return open_session(self.address, self.opening, request, sink, self._traffic, self.connect_timeout)
+
     def close(self) -> None:
         """Drop idle connections; running exchanges are their lease's business."""
         self._closed = True
@@ -292,21 +297,3 @@ class InferenceChannel:
     def _lost(self, connection: Connection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
-
-
-async def connect_unix(path: str) -> socket.socket:
-    """Connecting to a unix socket is immediate, or fails because the listener's backlog is full: then again, soon.
-    (asyncio's own loop takes that failure for a connection under way.)"""
-    while True:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.setblocking(False)
-            made.connect(path)
-        except BlockingIOError:
-            made.close()
-            await asyncio.sleep(0.01)
-        except BaseException:
-            made.close()
-            raise
-        else:
-            return made

@@ -1,0 +1,42 @@
+"""What a client of `/v1/realtime` says: made-up speech, and the events that carry it."""
+
+import base64
+import json
+from typing import Any
+
+STEP = 2560
+"""Bytes of 80 ms: 16 kHz, 16 bits, one channel."""
+COMMIT = {"type": "input_audio_buffer.commit"}
+FINAL = {"type": "input_audio_buffer.commit", "final": True}
+
+
+def audio(steps: int, seed: int = 1) -> bytes:
+    """So many times 80 ms; each differs."""
+    return b"".join(bytes([seed, step % 256]) * (STEP // 2) for step in range(steps))
+
+
+def append(data: bytes) -> dict[str, Any]:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode()}
+
+
+def update(model: str) -> dict[str, Any]:
+    return {"type": "session.update", "model": model}
+
+
+async def say(ws: Any, *events: Any) -> None:
+    """Over a connection of the library `websockets`."""
+    for event in events:
+        await ws.send(event if isinstance(event, str | bytes) else json.dumps(event))
+
+
+async def hear(ws: Any) -> Any:
+    """The next event."""
+    return json.loads(await ws.recv())
+
+
+async def until_done(ws: Any) -> list[Any]:
+    """Up to the end of an utterance, or an error."""
+    heard = [await hear(ws)]
+    while heard[-1]["type"] not in {"transcription.done", "error"}:
+        heard.append(await hear(ws))
+    return heard
