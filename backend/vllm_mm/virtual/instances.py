@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from itertools import count
 from math import inf
 
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import Goal, State
 from vllm_mm.domain.residency import Device, Ledger
+from vllm_mm.domain.tiers import HostMemory, Sleeper, fate
 from vllm_mm.virtual.body import Body
 from vllm_mm.virtual.engine import Decoder, VirtualModel
 from vllm_mm.virtual.records import LoadRecord, Outcome
@@ -156,16 +157,14 @@ class Instances(ABC):
         return [b for b in self._bodies.values() if b.state in {State.SLEEPING, State.SUSPENDING, State.WAKING}]
 
     def _make_host_room(self, body: Body) -> bool:
-        """Stop those that have slept longest until the host has room for one more; False if that is not enough."""
+        """As the server does (`domain.tiers`): those that have slept longest are stopped for it; False, and nobody is stopped, if
+        that is not enough."""
         asleep = self._sleepers()
-        room = self._terms.sleep_budget - sum(b.model.host_bytes for b in asleep)
-        able = [b for b in asleep if b.state is State.SLEEPING and not b.loading and b.frozen_since is None]
-        spare = sorted(able, key=lambda b: b.last_used)
-        while room < body.model.host_bytes and spare:
-            gone = spare.pop(0)
-            room += gone.model.host_bytes
-            self._stop(gone)
-        return room >= body.model.host_bytes
+        host = HostMemory(self._terms.sleep_budget, {b.model.id: b.model.host_bytes for b in asleep})
+        found = fate(host, body.model.host_bytes, [_sleeper(b) for b in asleep])
+        for name in found.stops:
+            self._stop(self._bodies[name])
+        return found.goal is Goal.SLEEP
 
     def _asleep(self, body: Body) -> None:
         """What stays on the device is kept only where nobody was promised it."""
@@ -217,3 +216,8 @@ class Instances(ABC):
 
     def _at(self, when: float, kind: str, name: str, what: int = 0) -> None:
         heapq.heappush(self._heap, (when, next(self._ids), kind, name, what))
+
+
+def _sleeper(body: Body) -> Sleeper:
+    wanted = body.state is not State.SLEEPING or body.loading or body.frozen_since is not None
+    return Sleeper(body.model.id, body.drained_at, spare=not (wanted or body.model.pinned))
