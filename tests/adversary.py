@@ -225,7 +225,6 @@ class World:
     def _ready(self, body: Body) -> None:
         body.state, body.ready_since, body.last_used = State.READY, self.now, self.now
         body.served_until = body.wanted_since = body.frozen_since = None
-        body.returning = body.returning_since = None
         body.leases, body.frozen = body.frozen, set()
         for lease in body.leases:
             self._at(self.now + 2.0, "lease", body.name, lease)
@@ -262,7 +261,11 @@ class World:
 
     def _round(self) -> None:
         apart = [b for b in self.bodies.values() if b.apart]
-        others = [b for b in self.bodies.values() if not b.apart and (b.comes or self._expected(b))]
+        others = [
+            b
+            for b in self.bodies.values()
+            if not b.apart and b.state is not State.READY and (b.comes or self._expected(b))
+        ]
         for body in apart:
             body.rivals = max(body.rivals, len(apart) + len(others))
         decisions = decide(self._view(), self.rules, self.now)
@@ -289,6 +292,7 @@ class World:
 
     def _grant(self, body: Body, grant: Grant) -> None:
         assert body.state is State.READY
+        body.returning = body.returning_since = None
         for ticket in grant.tickets:
             del body.tickets[ticket.id]
             lease = next(self._ids)
@@ -323,7 +327,9 @@ class World:
             # From its first coming; but a model that became ready while it was away may stay for its time.
             patience = max(self.rules.max_wait, self.rules.min_dwell)
             self.returned += 1
-            self._waited(max(body.returning_since, body.returned + self.rules.stay - patience), allowed)
+            # Nor does it count what came before it was there the last time, and it did not come.
+            since = max(body.returning_since, body.returned + self.rules.stay - patience, body.served_until or 0.0)
+            self._waited(since, allowed)
 
     def _waited(self, since: float, allowed: float) -> None:
         self.worst = max(self.worst, (self.now - since) / allowed)
@@ -362,7 +368,15 @@ class World:
         ]  # fmt: skip
         residents = [
             Resident(
-                b.name, b.state, len(b.leases), False, b.last_used, b.ready_since, b.priority, frozen=len(b.frozen)
+                b.name,
+                b.state,
+                len(b.leases),
+                False,
+                b.last_used,
+                b.ready_since,
+                b.priority,
+                frozen=len(b.frozen),
+                expected=self._expected(b),
             )
             for b in self.bodies.values()
             if b.state is not State.STOPPED

@@ -143,6 +143,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/domain/scheduling/test_returning.py",),
     ),
     Mutant(
+        "loaded-in-vain", "what was loaded for clients that are about to come again goes at once, because it is idle",
+        "backend/vllm_mm/domain/scheduling/worth.py", "return stayed if resident.expected else dwelt", "return dwelt",
+        ("tests/unit/domain/scheduling/test_returning.py",),
+    ),
+    Mutant(
         "who-left-is-forgotten", "who left unserved is not remembered",
         "backend/vllm_mm/engine/queue.py", "            self._returning[ticket.model] = known\n", "",
         ("tests/unit/manager/test_queue.py::test_who_has_little_patience_and_comes_again_is_served_in_the_end",),

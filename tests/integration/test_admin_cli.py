@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from fastapi.routing import APIRoute
 
 from cli_rig import Cli, cli
 from fakes_engine import model
+from vllm_mm.api import admin
+from vllm_mm.control.plan import Stopped
 from vllm_mm.domain.keys import Scope
-from vllm_mm.domain.specs import EngineKind, ModelSpec
+from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 EXAMPLES = re.findall(
@@ -196,6 +199,18 @@ async def test_plan_queue_and_status(run: Cli) -> None:
     assert "host memory for sleep: 0 B of no bound; " in status
     assert json.loads((await run("queue", "--json")).output)["length"] == 1
     waiting.cancel()
+
+
+async def test_plan_names_sleepers_that_go_for_the_sleep_of_a_victim(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the victims and why they would sleep or stop."""
+    reckoned = admin.plan
+    old = Stopped("old", "Qwen/Qwen2.5-7B", host_bytes=3 * GIB, asleep_s=90.0, return_s=30.0)
+    monkeypatch.setattr(admin, "plan", lambda *about: replace(reckoned(*about), stopped=(old,)))
+    await run("load", "gpt")
+    plan = (await run("plan", "demo")).output
+    assert "to stop takes" in plan
+    assert "is not known to have vLLM's sleep mode" in plan
+    assert "stops old (asleep for 1m30s), whose 3.0 GiB of host memory the sleep of Qwen/Qwen2.5-7B needs" in plan
 
 
 async def test_events_of_the_past_and_as_they_come(run: Cli) -> None:

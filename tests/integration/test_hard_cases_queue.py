@@ -19,7 +19,7 @@ async def busy(it: Case, model: str) -> None:
 
 async def test_clients_that_come_again_and_again_are_served_although_another_model_is_never_idle() -> None:
     """Each waits for less than `swap.max_wait`, and has its 503 with Retry-After: their model has its turn all the same."""
-    swap = {"max_wait": "1500ms", "min_dwell": "2s", "drain_timeout": "100ms", "on_drain_timeout": "cut"}
+    swap = {"max_wait": "1500ms", "min_dwell": "0s", "drain_timeout": "100ms", "on_drain_timeout": "cut"}
     async with running({"a": sim(), "b": sim()}, memory="12GiB", swap=swap) as it:
         await it.ready("a")
         others = asyncio.create_task(busy(it, "a"))

@@ -31,6 +31,8 @@ class Resident:
     """What its going is expected to cost, in seconds that its clients will wait."""
     kept: bool = False
     """It is in one of its times of the week and would come back: others go before it."""
+    expected: bool = False
+    """Somebody was told to come again before it was loaded, may still come, and nobody was served since."""
 
 
 @dataclass(frozen=True, slots=True)

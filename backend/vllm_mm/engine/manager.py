@@ -82,6 +82,7 @@ class ProcessManager(Swaps):
         lease = instance.gate.try_acquire(ticket, now)
         if lease is not None:
             self._expectations.leased(ticket.model, now - ticket.arrived)
+            self._waiting.served(ticket.model)
         return lease
 
     def take_back(self, lease: Lease) -> None:
@@ -149,7 +150,15 @@ class ProcessManager(Swaps):
         known = {i.spec.id: i for i in (*here, *(self._instances[lane.model] for lane in asked))}
         self._seen = view = View(
             lanes=asked,
-            residents=[survey.resident(i, pinned=self.pinned(i.spec), kept=self._wishes.kept(i.spec.id)) for i in here],
+            residents=[
+                survey.resident(
+                    i,
+                    pinned=self.pinned(i.spec),
+                    kept=self._wishes.kept(i.spec.id),
+                    expected=self._waiting.expects(i.spec.id),
+                )
+                for i in here
+            ],
             ledger=self._room.ledger,
             expected={m: self._expectations.of(i, now) for m, i in known.items()},
         )

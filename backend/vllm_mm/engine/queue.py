@@ -195,6 +195,16 @@ class InferenceQueue:
             timer.cancel()
             self._remove(waiter)
 
+    def served(self, model: str) -> None:
+        """Somebody has a lease of it: whoever was told to come again and does has its turn like everybody else."""
+        if self._returning:
+            self._returning.pop(model, None)
+
+    def expects(self, model: str) -> bool:
+        """Whether somebody was told to come again before it was loaded, may still come, and nobody was served since."""
+        known = self._returning.get(model)
+        return known is not None and known.at(self._clock.now()) is not None
+
     def _check_places(self, ticket: Ticket) -> None:
         """Raises QueueFull when there is none for it."""
         now = self._clock.now()
@@ -392,7 +402,6 @@ class InferenceQueue:
         lane = self._lanes.get(decision.model)
         if lane is None:
             return
-        self._returning.pop(decision.model, None)
         lane.returning_since = None
         waiting = {w.ticket.id: w for w in lane.waiters}
         for ticket in decision.tickets:

@@ -36,10 +36,10 @@ def lane(instance: ModelInstance, waiting: Waiting, wish: Wish | None, *, loadin
     )  # fmt: skip
 
 
-def resident(instance: ModelInstance, *, pinned: bool, kept: bool) -> Resident:
-    """A model that holds memory, as a possible victim."""
+def resident(instance: ModelInstance, *, pinned: bool, kept: bool, expected: bool) -> Resident:
+    """A model that holds memory, as a possible victim. `expected`: see `Resident`."""
     return Resident(
         model=instance.spec.id, state=instance.state, leases=instance.gate.count, pinned=pinned,
         last_used=instance.gate.last_used, ready_since=instance.snapshot.ready_since, priority=instance.spec.priority,
-        frozen=instance.gate.frozen, kept=kept,
+        frozen=instance.gate.frozen, kept=kept, expected=expected,
     )  # fmt: skip

@@ -79,6 +79,25 @@ async def test_a_load_that_came_ends_what_was_waited_for_it(busy: World) -> None
     assert busy.queue._returning == {}
 
 
+async def test_a_model_is_there_for_those_who_were_told_to_come_again(busy: World) -> None:
+    """It is loaded while its client is away, and others want the room: it stays for its quantum, or until somebody was served."""
+    busy.queue._policy = busy.manager._policy = replace(IMPATIENT, rules=replace(IMPATIENT.rules, quantum=10.0))
+    for _ in range(2):
+        assert isinstance(await visit(busy, 3.0), StillLoading)
+        await busy.clock.advance(8.0)
+    busy.healthy_at_once = False
+    assert isinstance(await visit(busy, 3.0), StillLoading), "it is being loaded by now"
+    others = asyncio.create_task(get(busy, busy.ticket("a", wait=100.0)))
+    busy.processes["b"].healthy = busy.healthy_at_once = True
+    await busy.clock.advance(8.0)
+    assert busy.manager.require("b").state is State.READY
+    assert await visit(busy, 3.0) == "b"
+    await busy.clock.advance(1.0)
+    assert busy.manager.require("b").state is not State.READY, "it was served, and is idle"
+    await busy.clock.advance(5.0)
+    assert others.result() == "a"
+
+
 async def test_one_key_or_one_model_leaves_places_for_the_others() -> None:
     """With ten places, five at most while others ask; those who ask alone have all. Nobody who waits is sent away."""
     async with world(model("a", 20), model("b", 20), policy=Policy(max_queue=10)) as w:

@@ -52,7 +52,8 @@ def may_go_at(resident: Resident, view: View, wanted: Demand, rules: Rules, *, o
     """From when on it may be a victim; infinity when time alone does not bring that.
 
     A busy one is not told to drain before somebody is overdue: waiting for a moment without requests costs about as much as
-    the drain, and its own clients are served meanwhile. Even then it may use up its quantum first.
+    the drain, and its own clients are served meanwhile. Even then it may use up its quantum first. So may one that is idle because
+    those for whom it was loaded were told to come again, and are about to: else it would be loaded for them in vain, again and again.
     """
     if resident.pinned or resident.state not in {State.READY, State.SLEEPING}:
         return inf
@@ -61,6 +62,7 @@ def may_go_at(resident: Resident, view: View, wanted: Demand, rules: Rules, *, o
     if resident.state is State.SLEEPING or resident.ready_since is None:
         return -inf if overdue or not resident.leases else inf
     dwelt = resident.ready_since + rules.min_dwell
+    stayed = max(dwelt, resident.ready_since + rules.stay)
     if not resident.leases and worth_it(resident, view, wanted):
-        return dwelt
-    return max(dwelt, resident.ready_since + rules.stay) if overdue else inf
+        return stayed if resident.expected else dwelt
+    return stayed if overdue else inf

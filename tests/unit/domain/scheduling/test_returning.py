@@ -97,3 +97,23 @@ def test_however_little_patience_a_client_has_the_bound_holds(visits: list[tuple
         assert left < due
         known = sent_away(since, at, left, KEEP)
         at = left + away
+
+
+def test_what_was_loaded_for_those_who_come_again_waits_for_them() -> None:
+    """For its quantum, idle as it is, although others wait; not longer, and not once somebody was served."""
+    rules = Rules(max_wait=20.0, min_dwell=0.0, quantum=10.0)
+    ledger = Ledger({"d": Device("d", 10)}, {"a": Reservation("a", {"d": 10}, held={"d": 10})})
+
+    def decided(at: float, asked: Lane, *, expected: bool) -> Load | Hold:
+        there = Resident("a", State.READY, 0, False, 5.0, 5.0, expected=expected)
+        (found,) = decide(View([asked], [there], ledger), rules, at)
+        assert isinstance(found, Load | Hold)
+        return found
+
+    assert isinstance(decided(6.0, lane(6.0), expected=False), Load)
+    held = decided(6.0, lane(6.0), expected=True)
+    assert isinstance(held, Hold)
+    assert (held.reason.partition(":")[0], held.until) == ("dwell", 15.0)
+    assert isinstance(decided(15.0, lane(6.0), expected=True), Load)
+    urgent = Lane("b", State.STOPPED, (), 6.0, DeviceWish(), 10, 0, urgent=True)
+    assert isinstance(decided(6.0, urgent, expected=True), Load), "operators do not wait for that"
