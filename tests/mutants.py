@@ -43,6 +43,73 @@ def manager(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "bomb", "what a compressed body becomes has no bound",
+        "backend/vllm_mm/gateway/compressed.py",
+        "if len(self.made) > self._limit:", "if len(self.made) > 1 << 40:",
+        ("tests/integration/test_clients.py::test_compressed_bodies_that_are_refused",),
+    ),
+    Mutant(
+        "trailers-are-headers", "what comes behind a body counts as its head",
+        "backend/vllm_mm/api/protocol.py",
+        "        if self._in_head:  # what comes behind", "        if True:  # what comes behind",
+        ("tests/integration/test_clients.py::test_what_comes_behind_a_body_is_not_of_the_head",),
+    ),
+    Mutant(
+        "endless-trailers", "what comes behind a body has no bound",
+        "backend/vllm_mm/api/protocol.py",
+        "        if self._overhead > self._rules.header and not self._in_head:", "        if False:",
+        ("tests/integration/test_clients.py::test_heads_that_others_may_read_differently",),
+    ),
+    Mutant(
+        "two-hosts", "a head that others may read differently is acted upon",
+        "backend/vllm_mm/api/protocol.py",
+        "        check_head(self.parser.get_http_version(), self.headers)\n", "",
+        ("tests/integration/test_clients.py::test_heads_that_others_may_read_differently",),
+    ),
+    Mutant(
+        "dripping-bodies", "a body may come by single bytes for ever",
+        "backend/vllm_mm/api/pace.py",
+        "min(self._touched + self._timeout, self._since + self._timeout + size / self._rate)", "(self._touched + self._timeout)",
+        ("tests/integration/test_clients.py::test_slow_bodies_end_with_408",),
+    ),
+    Mutant(
+        "nobody-reads", "a client that takes nothing of its answer keeps its engine",
+        "backend/vllm_mm/api/timed.py",
+        ">= rules.send_timeout:", ">= 1e9:",
+        ("tests/integration/test_clients.py::test_a_client_that_takes_nothing_is_cut",),
+    ),
+    Mutant(
+        "cut-looks-whole", "a cut answer to a client of HTTP/1.0 ends like a whole one",
+        "backend/vllm_mm/api/framing.py",
+        "            if without_length and not cycle.response_complete", "            if False and not cycle.response_complete",
+        ("tests/integration/test_clients.py::test_the_applications_answers_for_http10",),
+    ),
+    Mutant(
+        "secrets-are-kept", "a capture has the client's key in it",
+        "backend/vllm_mm/gateway/capture_text.py",
+        "HIDDEN if name.lower() in _SECRET else value", "value",
+        ("tests/integration/test_captures.py::test_what_was_captured_can_be_read_and_sent_again",),
+    ),
+    Mutant(
+        "captures-pile-up", "captures have no bound together",
+        "backend/vllm_mm/store/captures.py",
+        "if room < 0 or int(", "if int(",
+        ("tests/unit/store/test_captures.py",),
+    ),
+    Mutant(
+        "another-launch-of-that-number", "a response of an engine that is gone is asked of another engine",
+        "backend/vllm_mm/gateway/responses.py",
+        "held if self._is_there(held) else replace(held, generation=GONE)", "held",
+        ("tests/integration/test_responses_store.py::test_responses_outlive_the_controller_with_their_engine",),
+    ),
+    Mutant(
+        "brackets-without-end", "what rules do on a body has no bound",
+        "backend/vllm_mm/domain/body_edits.py",
+        "        if steps < 0:\n", "        if steps < -(1 << 40):\n",
+        ("tests/unit/domain/test_request_rules.py::test_too_many_brackets_are_too_much",),
+        more=(("    while steps >= 0:\n", "    while True:\n"),),
+    ),
+    Mutant(
         "credits-not-recalled", "a gate that closes does not ask workers for what they do not use",
         "backend/vllm_mm/engine/lease.py",
         "            self.borrowers.closed()\n", "            pass\n",

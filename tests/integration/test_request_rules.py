@@ -16,6 +16,7 @@ import yaml
 from hard_cases import running, sim
 from plane import FORMS, Answer, Plane, ask, plane, post
 from upstreams import Upstream, answers, upstream
+from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.request_rules import Level, rule_set
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
@@ -156,16 +157,23 @@ async def test_a_large_body_is_looked_at_in_a_thread(
 
 
 async def test_other_requests_go_on_while_a_huge_body_is_looked_at() -> None:
-    """50 MB full of brackets and quotes: the loop turns again and again meanwhile."""
-    body = b'{"model":"m","input":[%b0],"top_k":1}' % (b'[[1,"a"],{"b":[[2]]}],' * 2_300_000)
-    looking = asyncio.get_running_loop().create_task(rules.apply_rules(OWN, CHAT.encode(), body))
-    turns = 0
-    while not looking.done():
-        turns += 1
-        await asyncio.sleep(0.001)
-    changes, names = await looking
-    assert (len(changes), names) == (1, b"temperature,top_k,max_tokens")
-    assert turns > 50
+    """50 MB full of brackets and quotes: the loop turns again and again meanwhile. Of brackets within brackets no more are looked at than take
+    a second or two."""
+    loop = asyncio.get_running_loop()
+    for unit, fine in ((b'[1,"a"],{"b":2},', True), (b'[[1,"a"],{"b":[[2]]}],', False)):
+        body = b'{"model":"m","input":[%b0],"top_k":1}' % (unit * (50_000_000 // len(unit)))
+        looking = loop.create_task(rules.apply_rules(OWN, CHAT.encode(), body))
+        turns = 0
+        while not looking.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        if fine:
+            changes, names = await looking
+            assert (len(changes), names) == (1, b"temperature,top_k,max_tokens")
+        else:
+            with pytest.raises(BadRequest, match="too many brackets within brackets"):
+                await looking
+        assert turns > 50
 
 
 async def test_names_of_rules_cannot_break_the_head(form: str, tmp_path: Path) -> None:

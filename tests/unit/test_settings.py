@@ -534,7 +534,8 @@ def test_no_model_ids(home: Path, bad: str) -> None:
         ("database: {url: 'postgresql+asyncpg://h:x/d'}", "database.url: is no SQLAlchemy URL; write it like postgresql"),
         ("database: {url: 'postgresql+psycopg2://h/d'}", "database.url: `psycopg2` is no async driver"),
         *((f"{section}: {{{key}: 0}}", f"{section}.{key}: has to be greater than zero") for section, key in (
-            ("limits", "body"), ("limits", "header"), ("limits", "header_timeout"), ("queue", "request_timeout"),
+            ("limits", "body"), ("limits", "header"), ("limits", "header_timeout"), ("queue", "request_timeout"), ("limits", "upload"),
+            ("limits", "body_timeout"), ("limits", "body_rate"), ("limits", "send_timeout"), ("captures", "total"), ("captures", "age"),
             ("timeouts", "suspend"), ("timeouts", "wake"), ("timeouts", "stop"), ("timeouts", "stop_grace"),
             ("timeouts", "health"), ("timeouts", "stuck"),
         )),

@@ -17,7 +17,10 @@ _ASYNC_DRIVERS: Mapping[str, tuple[str, ...]] = {
     "postgresql": ("asyncpg", "psycopg", "psycopg_async"),
 }
 """The databases that the store knows, and their drivers that SQLAlchemy can use from asyncio."""
-_POSITIVE = ("limits.body", "limits.header", "limits.header_timeout", "queue.request_timeout")
+_POSITIVE = (
+    "limits.body", "limits.upload", "limits.header", "limits.header_timeout", "limits.body_timeout", "limits.body_rate",
+    "limits.send_timeout", "captures.total", "captures.age", "queue.request_timeout",
+)  # fmt: skip
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[^\s/?#@:\[\]]+)(:[0-9]{1,5})?")
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\w+)\}")
 _PLACEHOLDERS = frozenset({"host", "port", "socket", "model", "api_key"})
