@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "secrets-are-kept", "a capture has the client's key in it",
         "backend/vllm_mm/gateway/capture_text.py",
         "HIDDEN if name.lower() in _SECRET else value", "value",
-        ("tests/integration/test_captures.py::test_what_was_captured_can_be_read_and_sent_again",),
+        ("tests/unit/gateway/test_capture_text.py::test_secrets_are_not_in_it",),
     ),
     Mutant(
         "captures-pile-up", "captures have no bound together",
@@ -100,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "another-launch-of-that-number", "a response of an engine that is gone is asked of another engine",
         "backend/vllm_mm/gateway/responses.py",
         "held if self._is_there(held) else replace(held, generation=GONE)", "held",
-        ("tests/integration/test_responses_store.py::test_responses_outlive_the_controller_with_their_engine",),
+        ("tests/integration/test_responses.py::test_what_an_earlier_controller_knew",),
     ),
     Mutant(
         "brackets-without-end", "what rules do on a body has no bound",

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +16,9 @@ from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.endings import Ending
 from vllm_mm.gateway import responses
 from vllm_mm.gateway.ports import Rules
+
+if TYPE_CHECKING:
+    from vllm_mm.store.responses import StoredResponse
 
 PATH = "/v1/responses"
 BODY = b'{"model":"org/model-1","input":"hi"}'
@@ -364,3 +369,25 @@ async def test_a_cancelled_stream_is_ended(form: str, tmp_path: Path) -> None:
         assert not rest.endswith(b"0\r\n\r\n")
         writer.close()
         await until_over(server)
+
+
+async def test_what_an_earlier_controller_knew(form: str, tmp_path: Path) -> None:
+    """Responses of launches that were adopted are read as before; those of others are gone, also when a new launch has their number."""
+    async with upstream(answers(PLAIN), tmp_path) as engine, plane(form, engine.address) as server:
+        told: list[StoredResponse] = []
+        server.gateway.responses.remember = told.append
+        await made(server)
+        assert [(r.id, r.model, r.generation, r.key, r.asked) for r in told] == [
+            ("resp_1", "org/model-1", 1, "k1", "org/model-1")
+        ]
+    async with upstream(answers(PLAIN), tmp_path) as engine, plane(form, engine.address) as server:
+        server.leases.launched(1)
+        over = replace(told[0], id="resp_3", until=time.time() - 1)
+        server.gateway.responses.restore([over, replace(told[0], id="resp_2", generation=2), *told])
+        assert (await ask(server, get(f"{PATH}/resp_1"))).status == 200
+        assert (await ask(server, get(f"{PATH}/resp_1", OTHER_KEY))).status == 404
+        server.leases.launched(2)
+        answer = await ask(server, get(f"{PATH}/resp_2"))
+        assert (answer.status, error(answer.body)[0]) == (404, "response_not_found")
+        assert "responses live only as long as their engine" in error(answer.body)[2]
+        assert "is known here" in error((await ask(server, get(f"{PATH}/resp_3"))).body)[2]
