@@ -277,11 +277,15 @@ async def test_without_its_controller_no_worker_stays() -> None:
     """They end, and with them the streams; the next controller has the port, adopts the engine and serves."""
     async with running({"a": sim(tokens_per_second=40)}, **TWO) as case:
         [pid] = await case.ready("a")
-        async with Line.to(case) as line:
+        async with Line.to(case) as line, Line.to(case) as older:
             line.ask("a", max_tokens=400, stream=True)
-            assert (await line.head())[0] == 200
+            older.writer.write(older.request("a", max_tokens=400, stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
+            assert (await line.head())[0] == (await older.head())[0] == 200
             case.serving.kill()
-            assert b"[DONE]" not in await line.reader.read()
+            with contextlib.suppress(ConnectionResetError):
+                assert b"[DONE]" not in await line.reader.read()
+            with pytest.raises(ConnectionResetError):  # its answer ends with its connection: a plain end would be a lie
+                await older.reader.read()
         await until(lambda: not workers(case), "the workers to end")
         await case.serving.start()
         assert (await case.complete("a")).status_code == 200

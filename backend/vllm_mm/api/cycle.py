@@ -71,6 +71,7 @@ class HotCycle:
         elif framing is not Framing.EMPTY:
             if not self.raw:
                 self.keep_alive = False
+                self._protocol.end_by_reset(True)  # should this process die in the middle, that is no end of the answer
             else:
                 parts.append(b"transfer-encoding: chunked\r\n")
         if not self.keep_alive:
@@ -102,6 +103,8 @@ class HotCycle:
         return self.data if self._framing is Framing.CHUNKED else self._protocol.transport.write
 
     def finish(self) -> None:
+        if self._framing is Framing.CHUNKED and not self.raw and not self.gone:
+            self._protocol.end_by_reset(False)
         if self._framing is Framing.CHUNKED and self.raw and not self.gone:
             last = b"0\r\n\r\n"
             self._protocol.transport.write(last if self._head is None else b"".join((*self._head, last)))

@@ -7,6 +7,7 @@ complete and else sets `cycle.keep_alive` to False.
 """
 
 import asyncio
+import contextlib
 import functools
 import socket
 import struct
@@ -363,6 +364,13 @@ class HotProtocol(TimedProtocol):
         else:
             self.on_response_complete()
 
+    def end_by_reset(self, on: bool) -> None:
+        """From now on the end of the connection, by whomever, is a reset; or is not any more."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+            with contextlib.suppress(OSError):  # it may be closed by the client
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", on, 0))
+
     def cut(self, *, unframed: bool) -> None:
         """End the connection in the middle of an answer. `unframed`: the connection's end would be taken for the
         answer's, so it has to be a reset."""
@@ -370,9 +378,7 @@ class HotProtocol(TimedProtocol):
         self._dropping = True
         transport = self.transport
         if unframed:
-            sock = transport.get_extra_info("socket")
-            if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.end_by_reset(True)
             transport.abort()
         else:
             transport.close()

@@ -69,9 +69,10 @@ class ProcessManager(Swaps):
 
     async def slow_lease(self, ticket: Ticket) -> Lease:
         """The other path of `lease`."""
-        instance = self._instances.get(ticket.model)
-        if instance is not None and instance.gate.borrowers is not None:
-            instance.gate.borrowers.wanted()
+        for instance in self._instances.values():
+            # What is lent and not used: a slot of this model, or the room of another.
+            if instance.gate.borrowers is not None:
+                instance.gate.borrowers.wanted()
         return await self._waiting.admit(ticket)
 
     def grant(self, ticket: Ticket) -> Lease | None:

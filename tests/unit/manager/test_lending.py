@@ -214,11 +214,11 @@ async def test_what_is_taken_away_is_taken_away_in_the_worker_too(lent: Lent) ->
 async def test_a_worker_that_is_gone_gives_everything_back(lent: Lent) -> None:
     """Leases, credits and tickets; what it says afterwards is void."""
     one = lent.workers[0]
-    await lent.lease(one, lent.w.ticket("a"))
     lent.w.healthy_at_once = False
     waiting = asyncio.create_task(one.borrower.slow_lease(lent.w.ticket("b")))
     await lent.settle()
     assert lent.w.queue.size == 1
+    await lent.lease(one, lent.w.ticket("a"))
     assert one.seat.leave() == 9
     await lent.w.clock.settle()
     assert (lent.gate().count, lent.w.queue.size) == (0, 0)
@@ -269,6 +269,20 @@ async def test_idle_credits_are_recalled_for_who_waits(lent: Lent) -> None:
         theirs.append(more)
     await lent.lease(two, lent.w.ticket("a"))
     assert lent.gate().count <= 40
+
+
+async def test_idle_credits_come_back_for_who_waits_for_another_model(lent: Lent) -> None:
+    """A model that nobody uses may have to go: it is not taken for busy because of what a worker keeps of it."""
+    one, two = lent.workers
+    one.borrower.take_back(await lent.lease(one, lent.w.ticket("a")))
+    await lent.settle()
+    assert lent.gate().count == 9
+    lent.w.healthy_at_once = False
+    waiting = asyncio.create_task(two.borrower.slow_lease(lent.w.ticket("b")))
+    await lent.settle()
+    assert lent.gate().count == 0
+    waiting.cancel()
+    await lent.settle()
 
 
 async def test_who_leaves_while_it_waits_leaves_nothing(lent: Lent) -> None:
