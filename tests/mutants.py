@@ -703,6 +703,37 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/manager/test_freeze.py::test_the_death_of_a_frozen_engine_is_told",),
     ),
     Mutant(
+        "sessions-frozen", "a realtime session stands still in a sleeping engine", "backend/vllm_mm/engine/lease.py",
+        "live = [lease for lease in self._leases if lease.ticket.live]", "live: list[Lease] = []",
+        ("tests/unit/manager/test_freeze.py::test_a_live_session_is_cut_where_others_are_frozen",),
+    ),
+    Mutant(
+        "session-outlives-drain", "a session holds up a drain until it ends by itself", "backend/vllm_mm/gateway/realtime_session.py",
+        "        if drains:\n", "        if drains and False:\n",
+        ("tests/integration/test_realtime_frames.py::test_what_drains_waits_for_a_session_as_long_as_the_setting_says",),
+    ),
+    Mutant(
+        "session-of-who-left", "an engine goes on with a session whose client is gone", "backend/vllm_mm/gateway/realtime_session.py",
+        "            self._upstream.abort(RequestCut(\"the client closed its connection\"))\n        if self.task is not None:\n            self.task.cancel()",
+        "            pass",
+        ("tests/integration/test_realtime_frames.py::test_a_client_that_leaves_without_a_goodbye",),
+    ),
+    Mutant(
+        "session-without-end", "a silent session holds its slot for ever", "backend/vllm_mm/gateway/realtime_session.py",
+        "        if left > 0:\n", "        if left > -1e9:\n",
+        ("tests/integration/test_realtime_frames.py::test_a_silent_session_ends",),
+    ),
+    Mutant(
+        "session-from-any-page", "a page of any origin opens sessions with the key of its visitor", "backend/vllm_mm/gateway/realtime.py",
+        "        if origin is not None and origin.partition", "        if False and origin is not None and origin.partition",
+        ("tests/integration/test_realtime_frames.py::test_a_handshake_is_refused_as_any_request",),
+    ),
+    Mutant(
+        "session-held-without-bound", "a client that never names its model is held without a bound", "backend/vllm_mm/gateway/realtime_session.py",
+        "        if len(self._held) > UNNAMED or self._held_size > UNNAMED_SIZE:\n", "        if False:\n",
+        ("tests/integration/test_realtime_frames.py::test_too_many_events_before_the_model", "tests/integration/test_realtime_frames.py::test_too_many_bytes_before_the_model"),
+    ),
+    Mutant(
         "frozen-load-called-off", "the wake of frozen requests ends with the last ticket", "backend/vllm_mm/engine/manager.py",
         " or self._instances[model].gate.frozen\n", "\n",
         ("tests/unit/manager/test_freeze.py::test_a_wake_for_frozen_requests_is_not_called_off",),

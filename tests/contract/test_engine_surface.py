@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import unix_connect
 
 import real_vllm
 from contract.engines import JSON, Sim, chat_body, client, metrics, raw_stream, stream, until
@@ -201,6 +203,16 @@ def test_completion_answer_and_stream(engine: Target) -> None:
     events = stream(engine.http, "/v1/completions", body)
     assert events[-1] == ("", "[DONE]")
     assert "".join(chunk["choices"][0]["text"] for _, chunk in events[:-1]) == answer["choices"][0]["text"]
+
+
+def test_a_websocket_is_403_where_the_model_has_none(engine: Target) -> None:
+    """What the gateway learns `no such route` by; no model with /v1/realtime is small enough to be here (test_realtime_surface.py)."""
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        unix_connect(engine.socket, uri="ws://engine/v1/realtime", compression=None, open_timeout=20),
+    ):
+        pass
+    assert (refused.value.response.status_code, refused.value.response.body) == (403, b"")
 
 
 def test_responses_answer(engine: Target) -> None:

@@ -1,6 +1,7 @@
 """Requests that are frozen in a sleeping engine: their leases stay, and whatever ends them ends them with the truth."""
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,9 @@ from vllm_mm.control.idle import IdleWatch
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.lifecycle import OnTimeout, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Device
-from vllm_mm.domain.scheduling import Load, Rules
+from vllm_mm.domain.scheduling import Load, Rules, Ticket
 from vllm_mm.domain.specs import GIB, EngineKind, IdlePolicy, ModelSpec, StartLimits
 from vllm_mm.engine.policy import Policy
 from vllm_mm.engine.wire import UpstreamRequest
@@ -34,14 +36,14 @@ def sleeper(name: str, **changes: Any) -> ModelSpec:
 class Streaming:
     """A request that is being answered by its engine until the test says that the answer is complete."""
 
-    def __init__(self, w: World, name: str) -> None:
+    def __init__(self, w: World, name: str, *, live: bool = False) -> None:
         self.w = w
         self.lease: Lease | None = None
         self.marks: list[bool] = []
-        self.task = asyncio.create_task(self._run(name))
+        self.task = asyncio.create_task(self._run(replace(w.ticket(name), live=live)))
 
-    async def _run(self, name: str) -> None:
-        async with self.w.manager.lease(self.w.ticket(name)) as lease:
+    async def _run(self, ticket: Ticket) -> None:
+        async with self.w.manager.lease(ticket) as lease:
             self.lease = lease
             lease.on_freeze = self.marks.append
             await lease.exchange(UpstreamRequest(b"POST", b"/"), None)  # type: ignore[arg-type] - the fake wants no sink
@@ -97,6 +99,34 @@ async def test_a_drain_that_takes_too_long_freezes_and_the_wake_goes_on() -> Non
         assert told["lease.frozen"] == {"count": 1, "generation": 1}
         assert told["lease.thawed"]["count"] == 1
         assert told["lease.thawed"]["frozen_s"] == pytest.approx(10.0, abs=1.2)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_live_session_is_cut_where_others_are_frozen(others: int) -> None:
+    """What is spoken now is worth nothing later. With nobody else the sleeper is like any other."""
+    async with world(sleeper("a"), BUSY, devices=SIM, policy=PREEMPT) as w:
+        await w.ready("a")
+        session = await Streaming(w, "a", live=True).begun()
+        streams = [await streaming(w) for _ in range(others)]
+        drains: list[bool] = []
+        assert session.lease is not None
+        session.lease.on_drain = drains.append
+        w.healthy_at_once = False
+        await w.manager.start("busy", "test")
+        w.manager._evict(Load("busy", {}, ("a",), "test"))
+        await w.clock.advance(5.1)
+        error = session.task.exception()
+        assert isinstance(error, RequestCut)
+        assert error.reason is Reason.CUT
+        assert (drains, session.marks) == ([True], [])
+        a = w.manager.require("a")
+        assert (a.state, a.gate.count, a.gate.frozen) == (State.SLEEPING, others, others)
+        told = [e.data["count"] for e in w.journal.events if e.kind == "lease.revoked"]
+        assert told == [1]
+        await room(w)
+        for stream in streams:
+            stream.complete()
+            await stream.task
 
 
 async def test_nobody_looks_for_signs_of_life_in_a_frozen_engine() -> None:
