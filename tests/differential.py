@@ -52,13 +52,25 @@ class Teller:
     """Sends requests, one at a time, over one connection: to a unix socket, or to HOST:PORT."""
 
     def __init__(self, address: str) -> None:
+        self._fresh = True
+        """The last request opened the connection."""
         self._connection = (
             _OverSocket(address) if address.startswith("/") else http.client.HTTPConnection(address, timeout=SECONDS)
         )
 
     def ask(self, ask: Ask, number: int) -> Answer:
         """With an id of its own where it has none, so that the ids in both answers are the same."""
+        try:
+            return self._ask(ask, number)
+        except ConnectionError:
+            if self._fresh:
+                raise
+            self._connection.close()  # it was idle for longer than a server keeps it
+            return self._ask(ask, number)
+
+    def _ask(self, ask: Ask, number: int) -> Answer:
         connection = self._connection
+        self._fresh = connection.sock is None
         connection.putrequest(ask.method, ask.path, skip_accept_encoding=True)
         for name, value in {"x-request-id": f"same-{number}", **ask.headers}.items():
             connection.putheader(name, value)

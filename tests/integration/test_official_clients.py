@@ -96,6 +96,8 @@ async def test_openai_features() -> None:
         assert told.choices[0].message.tool_calls is None
         with pytest.raises(openai.BadRequestError, match="--enable-auto-tool-choice"):
             await chat.create(model=CHAT, messages=HELLO, tools=[TOOL])
+        with pytest.raises(openai.BadRequestError, match="--tool-call-parser"):
+            await chat.create(model=CHAT, messages=HELLO, tools=[TOOL], tool_choice="required")
 
         completion = await client.completions.create(model=CHAT, prompt=["a", "b"], max_tokens=2, logprobs=1, echo=True)
         assert [choice.text[0] for choice in completion.choices] == ["a", "b"]

@@ -1,12 +1,15 @@
 """Hundreds of requests to real vLLM directly and through the product: the same answers, but for what docs/differences.md lists."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from differential import DIFFERENCES, Pair, compare, unexplained
@@ -105,3 +108,30 @@ async def test_an_alias_changes_the_name_and_nothing_else(product: Serving) -> N
         told = answer.told or {}
         assert told.get("model", ALIAS) == ALIAS
         assert A.encode() not in answer.body
+
+
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+async def test_forms_through_the_official_client(product: Serving) -> None:
+    """An answer in the form of a schema, whole and streamed: what is asked for, and the same twice."""
+    ask: Any = {
+        "model": ALIAS,
+        "messages": [{"role": "user", "content": "Is the sky blue?"}],
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+    async with openai.AsyncOpenAI(base_url=f"{product.url}/v1", api_key="x", timeout=240, max_retries=0) as client:
+        create = client.chat.completions.create
+        whole = await create(**ask, response_format=form)
+        assert isinstance(json.loads(whole.choices[0].message.content)["ok"], bool)
+        text = ""
+        async for chunk in await create(**ask, response_format=form, stream=True):
+            text += "".join(choice.delta.content or "" for choice in chunk.choices)
+        assert text == whole.choices[0].message.content

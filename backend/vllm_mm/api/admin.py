@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from vllm_mm.api import present
 from vllm_mm.api.alerts import alerts
-from vllm_mm.api.dependencies import Reader, The, operation_id, resolve
+from vllm_mm.api.dependencies import ROW_MAX, Reader, The, operation_id, resolve
 from vllm_mm.api.rows import RequestOut, RequestsOut
 from vllm_mm.api.schemas import (
     REFUSALS,
@@ -86,7 +86,7 @@ async def list_requests(
     the: The,
     _key: Reader,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[int | None, Query(description="`next` of the page before.")] = None,
+    before: Annotated[int | None, Query(ge=0, le=ROW_MAX, description="`next` of the page before.")] = None,
     model: str | None = None,
     key: Annotated[str | None, Query(description="The key's id.")] = None,
     outcome: Outcome | None = None,

@@ -28,6 +28,8 @@ from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.usage import Ledger
 
+ROW_MAX = 2**63 - 1
+"""The largest number that the database can look for."""
 WAIT_MAX = 600.0
 """The longest `?wait=`, in seconds."""
 

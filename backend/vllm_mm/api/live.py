@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from vllm_mm.api.dependencies import Reader, Services, The, operation_id, resolve
+from vllm_mm.api.dependencies import ROW_MAX, Reader, Services, The, operation_id, resolve
 from vllm_mm.api.schemas import REFUSALS, EventOut
 from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.events import Event
@@ -38,7 +38,7 @@ async def stream_events(
     the: The,
     _key: Reader,
     request: Request,
-    after: Annotated[int | None, Query(ge=0, description="Events since that number come first.")] = None,
+    after: Annotated[int | None, Query(ge=0, le=ROW_MAX, description="Events since that number come first.")] = None,
     model: Annotated[str | None, Query(description="Only those about this model.")] = None,
     tail: Annotated[int | None, Query(ge=0, le=1000, description="The latest events come first, this many.")] = None,
     follow: Annotated[bool, Query(description="False: end after what there is already.")] = True,
@@ -65,11 +65,11 @@ async def stream_events(
 
 
 def _number(last_event_id: str) -> int:
-    if not last_event_id.isdigit():
+    if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 20):
         raise BadRequest(
             f"Last-Event-ID has to be the number of an event, not {last_event_id!r}.", param="Last-Event-ID"
         )
-    return int(last_event_id)
+    return min(int(last_event_id), ROW_MAX)
 
 
 async def _events(

@@ -110,9 +110,12 @@ def check_template(body: Mapping[str, Any]) -> None:
 
 
 def check_tools(tools: object, choice: object, *, auto: bool) -> None:
-    """`auto`: the engine was started to let the model choose. Raises ApiError."""
-    if tools and choice in (None, "auto") and not auto:
+    """`auto`: the engine was started to understand calls of tools. Raises ApiError."""
+    if not tools or auto or choice == "none":
+        return
+    if choice in (None, "auto"):
         raise errors.refused('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    raise errors.refused("tool_choice requires --tool-call-parser to be set")
 
 
 def check_tokens(least: int, most: int | None) -> None:

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import httpx
+import pytest
 
 from admin_rig import READ, ROW, Admin, admin
 from fakes_engine import model
@@ -177,6 +178,26 @@ async def test_requests_come_in_pages_newest_first(api: Admin) -> None:
     assert ([r["id"] for r in second["requests"]], second["next"]) == (["r1", "r0"], None)
     only = (await api.client.get("/api/requests?model=b")).json()["requests"]
     assert [(r["id"], r["prompt_tokens"], r["outcome"]) for r in only] == [("r2", 3, "ok")]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        (f"/api/events?follow=false&after={2**63}", {}, 422),
+        (f"/api/events?follow=false&after={2**63 - 1}", {}, 200),
+        (f"/api/requests?before={2**63}", {}, 422),
+        ("/api/requests?before=-1", {}, 422),
+        ("/api/events?follow=false", {"last-event-id": "9" * 19}, 200),
+        ("/api/events?follow=false", {"last-event-id": "9" * 5000}, 400),
+        ("/api/events?follow=false", {"last-event-id": "\u00b2".encode()}, 400),
+    ],
+)
+async def test_numbers_that_no_row_has(api: Admin, path: str, headers: dict[str, str], status: int) -> None:
+    """Too large for the database, or no number at all: a 400 that says so, and no fault."""
+    answer = await api.client.get(path, headers=headers)
+    assert answer.status_code == status, answer.text
+    if status >= 400:
+        assert answer.json()["error"]["message"]
 
 
 def test_a_row_of_the_ledger_is_shown_with_every_field_of_its_record() -> None:
