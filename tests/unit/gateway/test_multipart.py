@@ -168,18 +168,26 @@ async def test_no_more_is_read_than_may_be_held() -> None:
             it.push(b"x" * (1 << 16))
             pushed += 1
 
+    async def stops_at(count: int) -> None:
+        async with asyncio.timeout(20):
+            while pushed < count:
+                await asyncio.sleep(0.001)
+        for _ in range(20):  # and goes no further
+            await asyncio.sleep(0.001)
+        assert pushed == count
+
     sending = asyncio.create_task(send())
-    await asyncio.sleep(0.01)
-    assert pushed == 16
     pieces = it.pieces()
-    await anext(pieces)
-    await asyncio.sleep(0.01)
-    assert pushed == 16 + IN_MEMORY // (1 << 16)
-    await anext(pieces)
-    it.close()
-    await asyncio.sleep(0.01)
-    assert sending.done() or sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
+    try:
+        await stops_at(16)
+        await anext(pieces)
+        await stops_at(16 + IN_MEMORY // (1 << 16))
+        await anext(pieces)
+    finally:
+        it.close()
+        with pytest.raises(BadRequest, match="over before its body"):
+            await asyncio.wait_for(sending, 20)
+        await pieces.aclose()
 
 
 async def test_what_is_wrong_is_told_to_who_waits() -> None:

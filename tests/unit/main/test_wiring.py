@@ -12,6 +12,8 @@ SAID = {
     "limits.header": 1004, "limits.header_timeout": "11s", "limits.body_timeout": "12s", "limits.body_rate": 1005,
     "limits.send_timeout": "13s", "server.keep_alive": "14s", "limits.connections": 15, "cors.origins": ["https://a.example"],
     "limits.responses": 16, "limits.responses_age": "17s", "cors.max_age": "18s",
+    "realtime.max_message": 1006, "realtime.idle_timeout": "19s", "realtime.max_session": "20s", "realtime.model_timeout": "21s",
+    "swap.drain_timeout": "22s", "auth.subprotocol_keys": False,
 }  # fmt: skip
 
 
