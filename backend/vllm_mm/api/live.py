@@ -67,7 +67,7 @@ async def stream_events(
 def _number(last_event_id: str) -> int:
     if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 20):
         raise BadRequest(
-            f"Last-Event-ID has to be the number of an event, not {last_event_id!r}.", param="Last-Event-ID"
+            f"Last-Event-ID has to be the number of an event, not {last_event_id[:50]!r}.", param="Last-Event-ID"
         )
     return min(int(last_event_id), ROW_MAX)
 
