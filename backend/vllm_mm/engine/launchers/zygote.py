@@ -336,6 +336,7 @@ def _become(request: Message, log: int, answer: int, remembered: Iterable[tuple[
         os.set_inheritable(fd, True)
     os.environ.clear()
     os.environ.update(request["env"])
+    time.tzset()  # the C library read TZ when the zygote began
     arg_start, arg_end, env_start, env_end = areas()
     if not write_marks(env_start, env_end, request["marks"]):
         raise RuntimeError("the marks do not fit into the zygote's environment")
