@@ -31,6 +31,10 @@ class Fault(Exception):
         self.message = message
 
 
+def head_too_large(limit: int) -> Fault:
+    return Fault(431, f"The request's head is larger than {limit} bytes (limits.header).")
+
+
 def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raises Fault for what others on the way may read differently than we do (RFC 9112, 2.3, 3.2 and 6.1)."""
     hosts = 0

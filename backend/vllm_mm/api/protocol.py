@@ -18,7 +18,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from vllm_mm.api.cycle import HotCycle
-from vllm_mm.api.framing import Fault, check_head, unframed, without_upgrade
+from vllm_mm.api.framing import Fault, check_head, head_too_large, unframed, without_upgrade
 from vllm_mm.api.openai import OpenAIApp, too_large
 from vllm_mm.api.pace import BodyPace
 from vllm_mm.api.timed import TimedProtocol
@@ -170,7 +170,7 @@ class HotProtocol(TimedProtocol):
         if self._head_size + self._block > self._rules.header:
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > self._rules.header:
-                raise self._head_too_large
+                raise head_too_large(self._rules.header)
         check_head(self.parser.get_http_version(), self.headers)
         method = self.parser.get_method()
         if method == b"CONNECT":
@@ -418,12 +418,8 @@ class HotProtocol(TimedProtocol):
         if self._answering is None or not self._answering.cut_short(error):
             self.transport.abort()
 
-    @property
-    def _head_too_large(self) -> Fault:
-        return Fault(431, f"The request's head is larger than {self._rules.header} bytes (limits.header).")
-
     def _refuse_head(self) -> None:
-        fault = self._head_too_large
+        fault = head_too_large(self._rules.header)
         self._refuse_connection(fault.status, fault.message)
 
     def _refuse_connection(self, status: int, message: str) -> None:
