@@ -1,5 +1,6 @@
 """What a client of `/v1/realtime` says: made-up speech, and the events that carry it."""
 
+import asyncio
 import base64
 import json
 from typing import Any
@@ -29,14 +30,15 @@ async def say(ws: Any, *events: Any) -> None:
         await ws.send(event if isinstance(event, str | bytes) else json.dumps(event))
 
 
-async def hear(ws: Any) -> Any:
-    """The next event."""
-    return json.loads(await ws.recv())
+async def hear(ws: Any, seconds: float = 10.0) -> Any:
+    """The next event, which comes in a moment, or within `seconds` where a model has to be loaded first."""
+    async with asyncio.timeout(seconds):
+        return json.loads(await ws.recv())
 
 
-async def until_done(ws: Any) -> list[Any]:
+async def until_done(ws: Any, seconds: float = 10.0) -> list[Any]:
     """Up to the end of an utterance, or an error."""
-    heard = [await hear(ws)]
+    heard = [await hear(ws, seconds)]
     while heard[-1]["type"] not in {"transcription.done", "error"}:
-        heard.append(await hear(ws))
+        heard.append(await hear(ws, seconds))
     return heard

@@ -489,7 +489,7 @@ async def test_a_client_that_leaves_without_a_goodbye(tmp_path: Path) -> None:
         async with session(front) as ws:
             await ws.recv()
             ws.transport.abort()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(10):
                 await upstream.gone.wait()
         await front.settled(1)
         assert front.rows[0].outcome is Outcome.CLIENT_GONE
