@@ -211,6 +211,7 @@ class FakeExchange:
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.aborted_with: BaseException | None = None
+        self.at_boundary, self.sent_again, self.paused = True, False, False
 
     def pause(self) -> None: ...
     def resume(self) -> None: ...

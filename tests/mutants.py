@@ -302,6 +302,36 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/gateway/test_asked_usage.py::test_only_that_event_goes",),
     ),
     Mutant(
+        "sent-again-to-the-living", "a request is sent again although the engine that has it lives",
+        "backend/vllm_mm/gateway/again.py",
+        "return now.generation != generation or now.state is State.STOPPED", "return True",
+        ("tests/integration/test_sent_again.py::test_a_launch_that_lives_is_asked_once",),
+    ),
+    Mutant(
+        "sent-again-and-again", "a request is sent a third time",
+        "backend/vllm_mm/gateway/forward.py",
+        "            for last in (False, True):\n", "            for last in (False, False, True):\n",
+        ("tests/integration/test_sent_again.py::test_a_second_death_is_told",),
+    ),
+    Mutant(
+        "half-sent-is-lost", "a request that was not sent whole is not sent again",
+        "backend/vllm_mm/engine/http1.py",
+        "self.unsent = self._unblocked is not None", "self.unsent = False",
+        ("tests/integration/test_sent_again.py::test_a_body_that_was_not_sent_whole_is_sent_again",),
+    ),
+    Mutant(
+        "stall-while-frozen", "a stream is ended for standing still with its engine asleep",
+        "backend/vllm_mm/gateway/stall.py",
+        "meter.size != relay.seen_size or frozen != relay.seen_frozen or exchange.paused", "meter.size != relay.seen_size",
+        ("tests/integration/test_told.py::test_time_in_a_sleeping_engine_does_not_count",),
+    ),
+    Mutant(
+        "suspects-go-free", "an engine that is suspected does not have to prove itself",
+        "backend/vllm_mm/engine/watch.py",
+        "            if now - quiet_since < stuck and not suspect:\n", "            if now - quiet_since < stuck:\n",
+        ("tests/integration/test_told.py::test_a_suspected_engine_has_to_prove_itself",),
+    ),
+    Mutant(
         "fingerprint-lost", "the fingerprint goes with the event that was taken out",
         "backend/vllm_mm/gateway/asked_usage.py",
         "                return self._named(before) if before else b\"\"\n", "                return before\n",

@@ -45,6 +45,8 @@ class PlainLease:
         self.engine_name = model
         self.generation = generation
         self.granted_at = time.monotonic()
+        self.ready_at = 0.0
+        self.suspected = 0
         self.on_freeze: Callable[[bool], None] | None = None
         self.on_drain: Callable[[bool], None] | None = None
         self.stood_still = 0.0
@@ -55,6 +57,9 @@ class PlainLease:
 
     def frozen_s(self, now: float) -> float:
         return self.stood_still
+
+    def suspect(self) -> None:
+        self.suspected += 1
 
     async def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
@@ -165,7 +170,8 @@ class PlainLeases:
         pass
 
     def describe(self, model: str) -> Described:
-        return self.now
+        """Where leases are counted as launches, the latest is the one that there is."""
+        return self.now if self.launch is not None or not self.taken else Described(self.now.state, self.taken)
 
 
 MODEL = ModelSpec(id="org/model-1", aliases=("short",), lora={"tuned": "/lora"}, args={"max-model-len": 4096})

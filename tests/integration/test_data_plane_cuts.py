@@ -17,6 +17,7 @@ from upstreams import Peer, Script, answers, chunk, upstream
 from vllm_mm.domain.errors import RequestCut
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.ports import Address
+from vllm_mm.gateway import again
 from vllm_mm.gateway.ports import Rules
 
 CHAT = "/v1/chat/completions"
@@ -32,6 +33,12 @@ EVENT = b'data: {"id":"c","choices":[{"delta":{"content":"x"}}]}\n\n'
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engines here live on when a connection breaks; that is believed at once."""
+    monkeypatch.setattr(again, "NOTICED", 0.0)
 
 
 def dies_after(sent: bytes, how: str = "close") -> Script:

@@ -142,7 +142,7 @@ class AsgiClient:
     def writer(self) -> Callable[[bytes], None]:
         return self.data
 
-    def finish(self) -> None:
+    def finish(self, trailers: Headers = []) -> None:  # noqa: ARG002, B006  # uvicorn cannot send any
         self._give()
         self._put({"type": "http.response.body", "body": b"", "more_body": False})
 

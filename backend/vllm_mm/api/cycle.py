@@ -102,11 +102,11 @@ class HotCycle:
     def writer(self) -> Callable[[bytes], None]:
         return self.data if self._framing is Framing.CHUNKED else self._protocol.transport.write
 
-    def finish(self) -> None:
+    def finish(self, trailers: Headers = []) -> None:  # noqa: B006  # never changed
         if self._framing is Framing.CHUNKED and not self.raw and not self.gone:
             self._protocol.end_by_reset(False)
         if self._framing is Framing.CHUNKED and self.raw and not self.gone:
-            last = b"0\r\n\r\n"
+            last = b"0\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % field for field in trailers)
             self._protocol.transport.write(last if self._head is None else b"".join((*self._head, last)))
         elif self._head is not None and not self.gone:
             self._protocol.transport.write(b"".join(self._head))

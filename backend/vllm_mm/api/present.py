@@ -91,7 +91,7 @@ def model(manager: ProcessManager, spec: ModelSpec, times: Standing | None, *, s
         devices=DeviceWishOut(count=spec.devices.count, ids=list(spec.devices.ids)), memory=spec.memory,
         kv_cache=spec.kv_cache,
         pinned=manager.pinned(spec), preload=spec.preload, schedule=list(spec.schedule), schedule_now=schedule(times), priority=spec.priority, concurrency=spec.concurrency,
-        stream_usage=spec.stream_usage,
+        progress=spec.progress, stream_usage=spec.stream_usage,
         idle=IdleOut(**asdict(spec.idle)), start=StartLimitsOut(**asdict(spec.start)), retry=RetryOut(**asdict(spec.retry)),
         sleep=SleepOut(**asdict(spec.sleep), why_not=manager.why_no_sleep(spec)),
         request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides),

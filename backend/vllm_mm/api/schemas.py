@@ -174,6 +174,8 @@ class ModelOut(Out):
     """How they stand; null for a model without any."""
     priority: int
     concurrency: int
+    progress: bool
+    """Clients of its streams see comments while they wait, also those that did not ask."""
     stream_usage: bool
     """Its engine is asked for the token counts of streams whose clients did not ask."""
     idle: IdleOut

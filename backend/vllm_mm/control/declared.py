@@ -48,6 +48,7 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         schedule=model.schedule,
         priority=model.priority,
         concurrency=model.concurrency or defaults.concurrency,
+        progress=defaults.progress if model.progress is None else model.progress,
         stream_usage=defaults.stream_usage if model.stream_usage is None else model.stream_usage,
         idle=IdlePolicy(**_merged(defaults.idle, model.idle)),
         start=StartLimits(**_merged(defaults.start, model.start)),

@@ -198,6 +198,12 @@ class UpgradeRefused(MMError):
         self.body = body
 
 
+class UpstreamStalled(UpstreamTimeout):
+    """The engine runs, and sends nothing for a stream that it has begun."""
+
+    code = "upstream_stalled"
+
+
 class RequestCut(MMError):
     """A running exchange was revoked: a drain ran out of time, or the instance was killed."""
 

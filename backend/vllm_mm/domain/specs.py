@@ -156,6 +156,8 @@ class ModelSpec:
     request_rules: Mapping[str, RuleSet] = field(default_factory=dict[str, RuleSet])
     """The rules of all levels, merged, by the name that is asked for; names without any are not there."""
     lora: Mapping[str, str] = field(default_factory=dict[str, str])
+    progress: bool = False
+    """Clients of its streams see comments while they wait, also those that did not ask."""
     stream_usage: bool = True
     """Its engine is asked for the token counts of streams whose clients did not ask."""
     source: Source = Source.FILE

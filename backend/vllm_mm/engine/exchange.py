@@ -70,6 +70,16 @@ class Exchange(Protocol):
         """Known when it is over: False when a raw sink's last chunk is incomplete, so that nothing can be added to it."""
         ...
 
+    @property
+    def sent_again(self) -> bool:
+        """The connection that it was sent over at first was of no use: it was sent once more over a fresh one."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """The engine is not read, for the client is slow."""
+        ...
+
     def pause(self) -> None:
         """Read no more from the engine: the client is slow."""
         ...

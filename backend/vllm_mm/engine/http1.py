@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_carrier", "_chunked", "_complete", "_connection_options", "_eof", "_extra", "_headers", "_held",
         "_in_body", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
-        "_paused", "_previous", "_raw", "_relay", "_sink", "_traffic", "_unblocked", "began", "idle_since", "started", "transport",
+        "_paused", "_previous", "_raw", "_relay", "_sink", "_traffic", "_unblocked", "began", "idle_since", "started", "transport", "unsent",
     )  # fmt: skip
 
     def __init__(self, on_idle_loss: "OnIdleLoss", traffic: Traffic) -> None:
@@ -61,6 +61,8 @@ class Connection(asyncio.Protocol):
         """A byte of the answer arrived."""
         self.started = False
         """The sink has the head."""
+        self.unsent = False
+        """It broke while a part of the request was here still: nobody can have begun to work on that."""
         self._carrier: Carrier | None = None
         self._sink: ResponseSink | None = None
         self._relay = httptools.HttpResponseParser(self)
@@ -185,6 +187,7 @@ class Connection(asyncio.Protocol):
         self._eof = True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.unsent = self._unblocked is not None
         self.resume_writing()
         carrier = self._carrier
         if carrier is None:

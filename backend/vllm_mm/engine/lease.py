@@ -97,6 +97,15 @@ class Lease:
             self._exchange = None
 
     @property
+    def ready_at(self) -> float:
+        """When the engine became READY, or woke, for the last time; monotonic seconds."""
+        return self._gate.ready_at
+
+    def suspect(self) -> None:
+        """The engine sends nothing for this request, and should: it has to show that it is of use."""
+        self._gate.suspicions += 1
+
+    @property
     def revoked(self) -> MMError | None:
         """Why it was taken away; None while it was not."""
         return self._revoked
@@ -167,6 +176,7 @@ class LeaseGate:
     __slots__ = (
         "_channel", "_leases", "_on_gone", "_on_release", "_open", "borrowers",
         "closed_at", "engine_name", "frozen_since", "generation", "last_used", "limit", "model",
+        "ready_at", "suspicions",
     )  # fmt: skip
 
     def __init__(self, model: str, engine_name: str, limit: int, on_release: Callable[[], None]) -> None:
@@ -175,6 +185,10 @@ class LeaseGate:
         self.engine_name = engine_name
         self.generation = 0
         self.last_used = 0.0
+        self.ready_at = 0.0
+        """When it was opened, or opened again after a sleep, for the last time."""
+        self.suspicions = 0
+        """How often a lease said that the engine sends nothing."""
         self.closed_at: float | None = None
         """When it stopped giving leases; None while it gives them, or if it never did."""
         self.frozen_since: float | None = None
@@ -261,7 +275,7 @@ class LeaseGate:
         self._on_gone = None
         self._open = True
         self.closed_at = None
-        self.last_used = now
+        self.last_used = self.ready_at = now
         self._on_release()
 
     def close(self, on_gone: Callable[[], None], now: float) -> None:
@@ -278,7 +292,7 @@ class LeaseGate:
     def reopen(self, now: float) -> None:
         """Only the actor: an undrained or woken instance takes leases again."""
         self._on_gone = None
-        self.last_used = now
+        self.last_used = self.ready_at = now
         self.closed_at = None
         self._open = self._channel is not None
         self._tell_of_drain(False)

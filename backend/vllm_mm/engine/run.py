@@ -282,6 +282,7 @@ class Run:
             timeouts.stuck,
             reads=self._reads,
             count=lambda: self._actor.gate.count,
+            suspicions=lambda: self._actor.gate.suspicions,
         )
         self._actor.tell(lc.Unhealthy(self.generation, reason))
 

@@ -102,14 +102,21 @@ class Checks:
             delay = min(delay * 1.3, max(0.1, min(0.5, (self._clock.now() - began) / 100)))
 
     async def until_useless(
-        self, every: float, stuck: float, reads: Callable[[], int], count: Callable[[], int]
+        self,
+        every: float,
+        stuck: float,
+        reads: Callable[[], int],
+        count: Callable[[], int],
+        suspicions: Callable[[], int] = lambda: 0,
     ) -> str:
         """Notice an engine that lives but is of no use; returns why. It is looked at `every` so many seconds.
 
         `count` requests are with it, and `reads` grows whenever it sends something: with requests, and nothing for
-        `stuck` seconds, it has to prove itself.
+        `stuck` seconds, it has to prove itself. So it has when `suspicions` grows: a stream of it was given up, for nothing
+        came, although others may have got something.
         """
         misses, before, quiet_since = 0, -1, self._clock.now()
+        known = suspicions()
         while True:
             await self._clock.sleep(every)
             misses = 0 if await self.answers() else misses + 1
@@ -118,12 +125,15 @@ class Checks:
             now, last, before = self._clock.now(), before, reads()
             if before != last or not count():
                 quiet_since = now
-            if now - quiet_since < stuck:
+            suspect, known = suspicions() != known, suspicions()
+            if now - quiet_since < stuck and not suspect:
                 continue
             try:
                 await self.probe()
                 quiet_since = self._clock.now()
             except MMError as error:
+                if suspect:
+                    return f"a stream of it was given up, for nothing came, and a probe failed: {error}"
                 return f"{count()} requests got nothing for {now - quiet_since:.0f} s and a probe failed: {error}"
 
     async def sleeps(self) -> bool:

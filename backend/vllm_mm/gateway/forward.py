@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from vllm_mm.clock import Clock, Timer
@@ -35,10 +36,11 @@ from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.exchange import UpstreamRequest
 from vllm_mm.gateway.abilities import Abilities
+from vllm_mm.gateway.again import may_go_again
 from vllm_mm.gateway.asked_usage import Fingerprints, ask, may_ask
 from vllm_mm.gateway.captures import Capture, Captures
 from vllm_mm.gateway.compressed import coding_of, plain
-from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
+from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress, wants_timings
 from vllm_mm.gateway.identity import Keyring, require
 from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Record, Rules
@@ -50,6 +52,7 @@ from vllm_mm.gateway.responses import ResponseRelay, Responses
 from vllm_mm.gateway.routes import CANCEL, RESPONSES
 from vllm_mm.gateway.rules import about_streams, apply_rules
 from vllm_mm.gateway.sniff import sniff
+from vllm_mm.gateway.stall import stalled
 
 log = logging.getLogger(__name__)
 
@@ -219,17 +222,22 @@ class Gateway:
             relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), relay.stream
         )
         comments = None
-        if wants_progress(head.progress) and relay.stream:
+        if wants_timings(head.timings, default=self.rules.timings):
+            relay.timings, relay.trailers = True, head.trailers and relay.client.raw
+            relay.raw = False  # there is something behind the engine's last chunk
+        if wants_progress(head.progress, default=spec.progress) and relay.stream:
             comments = Comments(self.leases, self.clock, relay, ticket, self.rules.progress)
             relay.raw = False  # comments may have to go between the engine's events
         try:
             for last in (False, True):
                 relay.exchange = None
+                relay.queued = True
                 try:
                     async with self.responses.lease(relay, ticket) as lease:
                         if comments is not None:
                             comments.leased(lease)
-                        relay.leased_at = lease.granted_at
+                        relay.lease = lease
+                        relay.leased_at, relay.ready_at = lease.granted_at, lease.ready_at
                         relay.generation = lease.generation
                         relay.reason = lease.reason
                         if asks:
@@ -239,11 +247,17 @@ class Gateway:
                             await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
                         finally:
                             relay.frozen_s += lease.frozen_s(self._now())
+                            relay.lease = None
+                            relay.retried |= relay.exchange is not None and relay.exchange.sent_again
                     break
                 except UpstreamDied as error:
-                    # Nothing was sent: another launch of the engine may take it, once.
-                    if last or error.sent or error.started or relay.stopped is not None:
+                    if last or not await may_go_again(relay, error, self.leases, self.clock, wait):
                         raise
+                    relay.retried = True
+                    end = min(self._now() + wait, call.arrived + self.rules.request_timeout)
+                    ticket = replace(ticket, deadline=end)
+                    if comments is not None:
+                        comments.waits_again()
         finally:
             if comments is not None:
                 comments.stop()
@@ -344,6 +358,8 @@ class Gateway:
             return
         limit = self._now() - self.rules.request_timeout
         for relay in tuple(self._running.values()):
+            if self.rules.stall is not None and relay.lease is not None and relay.stopped is None:
+                stalled(relay, relay.lease, self.rules.stall, self._now())
             if relay.call.arrived <= limit and relay.stopped is None:
                 seconds = f"{self.rules.request_timeout:g}"
                 relay.stop(

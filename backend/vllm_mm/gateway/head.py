@@ -41,6 +41,9 @@ class Head:
     wait: bytes | None = None
     priority: bytes | None = None
     progress: bytes | None = None
+    timings: bytes | None = None
+    trailers: bool = False
+    """The client can read trailers (`TE: trailers`)."""
     encoding: bytes | None = None
     origin: bytes | None = None
 
@@ -63,6 +66,8 @@ def read_head(headers: Headers) -> Head:
                 head.host = field[1]
             elif name == b"content-encoding":
                 head.encoding = field[1] if head.encoding is None else head.encoding + b"," + field[1]
+            elif name == b"te":
+                head.trailers = head.trailers or b"trailers" in field[1].lower()
             elif name == b"connection" and field[1].lower() not in {b"keep-alive", b"close"}:
                 named = field[1] if named is None else named + b"," + field[1]
         elif name[0] == 120 and name.startswith(_OURS):
@@ -73,6 +78,8 @@ def read_head(headers: Headers) -> Head:
                     head.priority = field[1]
                 case b"x-vllm-mm-progress":
                     head.progress = field[1]
+                case b"x-vllm-mm-timings":
+                    head.timings = field[1]
                 case _:
                     pass
         else:
@@ -105,13 +112,22 @@ def priority(value: bytes | None) -> int:
     return number
 
 
-def wants_progress(value: bytes | None) -> bool:
+def wants_progress(value: bytes | None, *, default: bool) -> bool:
     """X-VLLM-MM-Progress. Raises BadRequest."""
-    if value is None or value == b"0":
-        return False
-    if value == b"1":
-        return True
-    raise BadRequest("X-VLLM-MM-Progress has to be 0 or 1.", param="X-VLLM-MM-Progress")
+    return _switch("X-VLLM-MM-Progress", value, default=default)
+
+
+def wants_timings(value: bytes | None, *, default: bool) -> bool:
+    """X-VLLM-MM-Timings. Raises BadRequest."""
+    return _switch("X-VLLM-MM-Timings", value, default=default)
+
+
+def _switch(name: str, value: bytes | None, *, default: bool) -> bool:
+    if value is None:
+        return default
+    if value not in {b"0", b"1"}:
+        raise BadRequest(f"{name} has to be 0 or 1.", param=name)
+    return value == b"1"
 
 
 class Names:

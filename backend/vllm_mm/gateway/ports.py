@@ -49,6 +49,15 @@ class LeaseView(Protocol):
         ...
 
     @property
+    def ready_at(self) -> float:
+        """When the engine became ready for the last time; monotonic seconds."""
+        ...
+
+    def suspect(self) -> None:
+        """The engine sends nothing for this request, and should: it has to show that it is of use."""
+        ...
+
+    @property
     def reason(self) -> str | None:
         """Why it had to be waited for, as a code of `domain.reasons`; None when it was there at once."""
         ...
@@ -171,8 +180,8 @@ class Client(Protocol):
         """The shortest way for pieces after the first: `data`, or what it would end in."""
         ...
 
-    def finish(self) -> None:
-        """The answer is complete."""
+    def finish(self, trailers: Headers = []) -> None:  # noqa: B006  # never changed
+        """The answer is complete. `trailers` go out where the body is framed here and the client is `raw`."""
         ...
 
     def cut(self) -> None:
@@ -236,6 +245,10 @@ class Rules:
     connections: int = 10_000
     progress: float = 2.0
     """Between two comments to a client that asked for progress."""
+    timings: bool = False
+    """Clients of streams are told at the end how long it took, whether or not they ask."""
+    stall: float | None = 300.0
+    """A stream that has begun and gets nothing from its engine for so long is ended; None: never."""
     origins: frozenset[bytes] = frozenset()
     """Web origins whose pages may read answers; `*` allows all."""
     upload: int = 1024**3

@@ -9,6 +9,7 @@ from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.gateway.ports import Leases, LeaseView, WaitView
 from vllm_mm.gateway.relay import Relay
+from vllm_mm.gateway.routes import Form
 
 FIRST: Final = 0.05
 """Seconds after which a wait is one; a quicker lease leaves the engine's own head untouched."""
@@ -31,9 +32,13 @@ class Comments:
         self._arm(FIRST, self._waits)
 
     def leased(self, lease: LeaseView) -> None:
-        """The wait is over; from now on only a freeze is told."""
-        self._disarm()
+        """The wait is over; from now on a freeze is told, and until the first token that it lives."""
         lease.on_freeze = self._on_freeze
+        self._arm(self._every, self._lives)
+
+    def waits_again(self) -> None:
+        """Its engine died, and it waits for another one."""
+        self._arm(FIRST, self._waits)
 
     def stop(self) -> None:
         """The request is over."""
@@ -48,12 +53,25 @@ class Comments:
         if self._resumed is not None:
             self._resumed()
             self._resumed = None
+        self._arm(self._every, self._lives)
 
     def _waits(self) -> None:
         if not self._relay.head_sent:
             self._relay.early_head()
         self._relay.comment(self._text(comment))
         self._arm(self._every, self._waits)
+
+    def _lives(self) -> None:
+        """The engine takes the prompt in: so that nobody on the way takes the connection for dead."""
+        relay = self._relay
+        began = relay.first_at is not None and relay.call.route.form is Form.OPENAI  # others say hello before
+        if began or relay.meter.token_at is not None:
+            return
+        if relay.between_events:
+            if not relay.head_sent:
+                relay.early_head()
+            relay.comment(b"keep-alive")
+        self._arm(self._every, self._lives)
 
     def _stands_still(self) -> None:
         """Only between whole events. The `resumed` that belongs to it is written by whatever goes on first."""

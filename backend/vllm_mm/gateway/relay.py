@@ -14,9 +14,10 @@ from vllm_mm.gateway.asked_usage import UsageTaker
 from vllm_mm.gateway.bodies import error_body, error_event
 from vllm_mm.gateway.meter import Meter
 from vllm_mm.gateway.origins import may_read
-from vllm_mm.gateway.ports import Client, Framing, Headers, Problem
+from vllm_mm.gateway.ports import Client, Framing, Headers, LeaseView, Problem
 from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, Rewriter
 from vllm_mm.gateway.routes import Route
+from vllm_mm.gateway.told import ANNOUNCED, as_comment, at_the_end, waited
 
 if TYPE_CHECKING:
     from vllm_mm.gateway.upload import Upload
@@ -115,6 +116,21 @@ class Relay:
     counts: Callable[[bool], UsageTaker] | None = None
     """Makes what takes the usage out of its stream, told whether that is chunked; None where the client asked for it itself."""
     retried = False
+    """It was sent to an engine once more."""
+    ready_at = 0.0
+    """When its engine had become ready, in monotonic seconds."""
+    queued = False
+    """It is one that may wait for a lease: who it was for may be told."""
+    timings = False
+    """The client is told at the end how long it took: by a comment in a stream..."""
+    trailers = False
+    """...or in trailers, for it can read them."""
+    lease: LeaseView | None = None
+    """While it is sent to its engine."""
+    seen_size = 0
+    seen_frozen = 0.0
+    seen_at = 0.0
+    """What the last look found (`stall`): bytes, seconds for which it stood still; and when that was new."""
     waiting = False
     """The head went out before the lease, with progress comments behind it."""
     events = False
@@ -148,7 +164,7 @@ class Relay:
         self.meter = Meter()
         self.size_in = len(call.body)
         self._write = client.data
-        self._now = now
+        self.now = now
 
     def pass_to(self, client: Client) -> None:
         """Before anything was sent: the answer goes through `client`."""
@@ -184,7 +200,7 @@ class Relay:
                 continue
             answer.append(field)
         if events:
-            self.meter.time(self.call.route.token, self._now)
+            self.meter.time(self.call.route.token, self.now)
             if self.counts is not None:
                 self._taker = self.counts(chunked and self.raw)
         if self.waiting:
@@ -194,6 +210,8 @@ class Relay:
             return
         self.status = status
         self.events = events
+        if self.trailers and status not in {204, 304}:
+            answer.append(ANNOUNCED)
         if status in {204, 304}:
             self._start(answer, Framing.EMPTY, length)
         elif self._rewriter is not None:
@@ -204,7 +222,7 @@ class Relay:
                 self._held_head = (answer, length)
         elif chunked and self.raw:
             self._start(answer, Framing.RELAYED, None)
-        elif length is not None and self._taker is None:
+        elif length is not None and self._taker is None and not self.trailers:
             self._start(answer, Framing.LENGTH, length)
         else:
             self._start(answer, Framing.CHUNKED, None)
@@ -213,7 +231,7 @@ class Relay:
         if chunk:
             self.meter.piece(chunk)
             if self.first_at is None:
-                self.first_at = self._now()
+                self.first_at = self.now()
                 if self._rewriter is None:
                     self._write(chunk if self._taker is None else self._taker.feed(chunk))
                     self._write = self.client.writer()
@@ -241,8 +259,15 @@ class Relay:
         self._finish()
 
     def _finish(self) -> None:
+        if not self.timings:
+            self.over = True
+            self.client.finish()
+            return
+        times = at_the_end(self)
+        if self.events and not self.trailers:
+            self.comment(as_comment(times))
         self.over = True
-        self.client.finish()
+        self.client.finish(times)
 
     def _pass_on(self, withheld: _Withheld) -> None:
         """It is an answer like any other."""
@@ -272,7 +297,7 @@ class Relay:
         """The head of a plain answer waits until its new length is known."""
         if self._held_head is not None and isinstance(rewriter, JsonRewriter) and rewriter.decided:
             (headers, length), self._held_head = self._held_head, None
-            if length is None:
+            if length is None or self.trailers:
                 self._start(headers, Framing.CHUNKED, None)
             else:
                 self._start(headers, Framing.LENGTH, length + rewriter.delta)
@@ -304,9 +329,8 @@ class Relay:
 
     def own_headers(self) -> Headers:
         headers: Headers = [(b"x-request-id", self.id.encode())]
-        if self.spec is not None and self.leased_at is not None:
-            headers.append((b"x-vllm-mm-model", header_text(self.spec.id)))
-            headers.append((b"x-vllm-mm-queue-ms", b"%d" % int((self.leased_at - self.call.arrived) * 1000)))
+        if self.spec is not None and (self.leased_at is not None or self.queued):
+            headers += waited(self, self.spec.id)
         if self.rules:
             headers.append((b"x-vllm-mm-rules", self.rules))
         if self.origin is not None:
@@ -412,11 +436,3 @@ class Relay:
             self.retried,
             self.meter.gaps(),
         )
-
-
-def header_text(text: str) -> bytes:
-    """Ids may hold any character; a header line may not."""
-    return quote(text, safe=_SAFE).encode() if not text.isascii() else text.encode()
-
-
-_SAFE: Final = "/:@ .,;+=~!$&'()*#[]<>|^`{}\"%?"

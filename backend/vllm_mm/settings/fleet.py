@@ -93,6 +93,10 @@ class TimeoutsConfig(Section):
     worker: Duration = 10.0
     """With `server.workers`, how long a worker process may take to answer the controller before it is ended."""
 
+    stream_stall: Duration | None = 300.0
+    """A stream that has begun and gets nothing from its engine for this long, although the engine runs, is ended with an error, and
+    one token is asked for to see whether the engine is of use; null means never. Before the first token there is no such limit."""
+
 
 class WarmConfig(Section):
     """The processes that the `warm` launcher forks engines from."""

@@ -117,6 +117,9 @@ class DefaultsConfig(RequestRulesConfig):
     """Environment variables of all engines; a model's own `env` is laid over them."""
     concurrency: int = Field(default=256, ge=1)
     """Requests that one instance is given at the same time."""
+    progress: bool = False
+    """Send comments to clients that wait for a stream (`X-VLLM-MM-Progress`), also to those that do not ask; they can refuse with
+    `X-VLLM-MM-Progress: 0`. The status of an answer is sent with the first comment, before it is known how it ends."""
     stream_usage: bool = True
     """Ask engines for the token counts of streams whose clients did not ask (`stream_options.include_usage`), and take out
     again what that adds to the stream. Without it such streams have no tokens in the ledger."""
@@ -175,6 +178,8 @@ class ModelConfig(RequestRulesConfig):
     """Higher is served first and swapped out last; from -1000 to 1000."""
     concurrency: int | None = Field(default=None, ge=1)
     """Requests that the instance is given at the same time; null means `defaults.concurrency`."""
+    progress: bool | None = None
+    """Comments for clients that wait for a stream of it; null means `defaults.progress`."""
     stream_usage: bool | None = None
     """Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means
     `defaults.stream_usage`."""

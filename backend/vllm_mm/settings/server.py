@@ -36,6 +36,9 @@ class ServerConfig(Section):
     for all requests; see docs/workers.md."""
     shutdown_grace: Duration = 30.0
     """After SIGTERM, how long requests in flight may go on."""
+    timings: bool = False
+    """Tell every client at the end of its stream how long it took, by a comment or in trailers; without it those that ask
+    (`X-VLLM-MM-Timings: 1`)."""
     keep_alive: Duration = 75.0
     """How long an idle client connection is kept open."""
 

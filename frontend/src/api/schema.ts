@@ -1246,6 +1246,11 @@ export interface components {
             /** Concurrency */
             concurrency: number;
             /**
+             * Progress
+             * @description Clients of its streams see comments while they wait, also those that did not ask.
+             */
+            progress: boolean;
+            /**
              * Stream Usage
              * @description Its engine is asked for the token counts of streams whose clients did not ask.
              */
@@ -2453,6 +2458,11 @@ export interface operations {
                      * @description Requests that the instance is given at the same time; null means `defaults.concurrency`.
                      */
                     concurrency?: number | null;
+                    /**
+                     * Progress
+                     * @description Comments for clients that wait for a stream of it; null means `defaults.progress`.
+                     */
+                    progress?: boolean | null;
                     /**
                      * Stream Usage
                      * @description Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means
@@ -3815,6 +3825,11 @@ export interface operations {
                      */
                     concurrency?: number | null;
                     /**
+                     * Progress
+                     * @description Comments for clients that wait for a stream of it; null means `defaults.progress`.
+                     */
+                    progress?: boolean | null;
+                    /**
                      * Stream Usage
                      * @description Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means
                      *     `defaults.stream_usage`.
@@ -4326,6 +4341,11 @@ export interface operations {
                      * @description Requests that the instance is given at the same time; null means `defaults.concurrency`.
                      */
                     concurrency?: number | null;
+                    /**
+                     * Progress
+                     * @description Comments for clients that wait for a stream of it; null means `defaults.progress`.
+                     */
+                    progress?: boolean | null;
                     /**
                      * Stream Usage
                      * @description Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means

@@ -3,7 +3,7 @@
 import pytest
 
 from vllm_mm.domain.errors import BadRequest
-from vllm_mm.gateway.head import Names, priority, read_head, seconds_to_wait, wants_progress
+from vllm_mm.gateway.head import Names, priority, read_head, seconds_to_wait, wants_progress, wants_timings
 
 
 def test_only_end_to_end_headers_go_on() -> None:
@@ -40,9 +40,10 @@ def test_priority_and_progress() -> None:
     for bad in (b"", b"101", b"-101", b"1.0", b"high"):
         with pytest.raises(BadRequest):
             priority(bad)
-    assert [wants_progress(v) for v in (None, b"0", b"1")] == [False, False, True]
+    assert [wants_progress(v, default=False) for v in (None, b"0", b"1")] == [False, False, True]
+    assert [wants_timings(v, default=True) for v in (None, b"0", b"1")] == [True, False, True]
     with pytest.raises(BadRequest):
-        wants_progress(b"yes")
+        wants_progress(b"yes", default=True)
 
 
 def test_names() -> None:

@@ -100,11 +100,13 @@ class _Model:
     def open(self, lent: say.Lent, now: float) -> None:
         """The engine is there; another launch has another address, or at least another generation."""
         if self.channel is not None and self.address == lent.address and self.gate.generation == lent.generation:
+            self.gate.ready_at = lent.ready_at
             return
         self.close()
         self.address = lent.address
         self.channel = InferenceChannel(lent.address, limit=lent.limit)
         self.gate.open(self.channel, lent.generation, now)
+        self.gate.ready_at = lent.ready_at
 
     def close(self) -> None:
         """Drop idle connections; requests that run end with the engine."""

@@ -138,6 +138,8 @@ class Lent(_Message, frozen=True):
     limit: int
     """Connections that are kept for reuse."""
     reason: str | None
+    ready_at: float = 0.0
+    """When the engine became ready; monotonic seconds, the same for all processes of a machine."""
 
 
 class Refused(_Message, frozen=True):

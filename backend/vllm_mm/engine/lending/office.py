@@ -304,7 +304,7 @@ class Seat:
         self.wire.send(
             say.Lent(
                 ticket.id, model, epoch, 1 + len(more), keep, lease.generation, lease.engine_name,
-                gate.whereabouts(lease), gate.limit, lease.reason,
+                gate.whereabouts(lease), gate.limit, lease.reason, lease.ready_at,
             )
         )  # fmt: skip
 

@@ -44,6 +44,14 @@ class _Exchange:
     def at_boundary(self) -> bool:
         return self._boundary
 
+    @property
+    def sent_again(self) -> bool:
+        return self._retried
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
     def pause(self) -> None:
         self._paused = True
         if self._connection is not None:
@@ -81,12 +89,14 @@ class _Exchange:
             not connection.began
             and not self._retried
             and self._request.source is None
-            and (self._reused or self._request.method in _IDEMPOTENT)
+            and (self._reused or connection.unsent or self._request.method in _IDEMPOTENT)
         ):
             self._retried = True
+            self._sent = self._sent and not connection.unsent
             self.dial()
             return
-        self._resolve(UpstreamDied(reason, sent=self._sent, started=connection.started))
+        sent = self._sent and not (connection.unsent and self._request.source is None)
+        self._resolve(UpstreamDied(reason, sent=sent, started=connection.started))
 
     # The channel's side
 

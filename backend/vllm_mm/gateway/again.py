@@ -1,0 +1,46 @@
+"""Whether a request whose engine went away is sent once more, without its client noticing.
+
+Only where no work can be done twice: nothing of an answer came, and no engine got the whole request, or the one that got it is dead and
+what it did is gone with it.
+"""
+
+from typing import Final
+
+from vllm_mm.clock import Clock
+from vllm_mm.domain.errors import MMError, UpstreamDied
+from vllm_mm.domain.lifecycle import State
+from vllm_mm.gateway.ports import InstanceState, Leases
+from vllm_mm.gateway.relay import Relay
+
+NOTICED: Final = 2.0
+"""Seconds in which it is known that an engine is dead, after its connection broke. One that lives then may be at work."""
+LOOK: Final = 0.02
+"""Seconds between two looks."""
+
+
+async def may_go_again(relay: Relay, error: UpstreamDied, leases: Leases, clock: Clock, patience: float) -> bool:
+    """Returns when another launch may be asked for, or none is to be expected: after `patience` seconds at most."""
+    if error.started or relay.stopped is not None or relay.client.gone:
+        return False
+    if not error.sent:
+        return True
+    spec, generation = relay.spec, relay.generation
+    if spec is None or generation is None or relay.call.upload is not None:
+        return False  # a form that came piece by piece is gone
+    relay.exchange = None  # who stops it meanwhile interrupts this wait
+    began = clock.now()
+    while True:
+        try:
+            now = leases.describe(spec.id)
+        except MMError:
+            return False
+        if _replaceable(now, generation):
+            return True
+        dying = now.state in {State.STOPPING, State.BACKOFF}
+        if now.state is State.FAILED or clock.now() - began >= (patience if dying else min(NOTICED, patience)):
+            return False
+        await clock.sleep(LOOK)
+
+
+def _replaceable(now: InstanceState, generation: int) -> bool:
+    return now.generation != generation or now.state is State.STOPPED
