@@ -112,8 +112,8 @@ class Capture:
     def writer(self) -> Callable[[bytes], None]:
         return self.data
 
-    def finish(self) -> None:
-        self._client.finish()
+    def finish(self, trailers: Headers = []) -> None:  # noqa: B006  # never changed
+        self._client.finish(trailers)
 
     def cut(self) -> None:
         self._client.cut()
