@@ -329,7 +329,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "suspects-go-free", "an engine that is suspected does not have to prove itself",
         "backend/vllm_mm/engine/watch.py",
         "            if now - quiet_since < stuck and not suspect:\n", "            if now - quiet_since < stuck:\n",
-        ("tests/integration/test_told.py::test_a_suspected_engine_has_to_prove_itself",),
+        ("tests/unit/engine/test_watch.py::test_a_suspected_engine_is_probed",),
     ),
     Mutant(
         "fingerprint-lost", "the fingerprint goes with the event that was taken out",
