@@ -1,0 +1,220 @@
+"""The data plane: requests, their bytes, what is written down of them, and the HTTP of administration."""
+
+from mutations.kinds import Mutant, manager
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "bomb", "what a compressed body becomes has no bound",
+        "backend/vllm_mm/gateway/compressed.py",
+        "if len(self.made) > self._limit:", "if len(self.made) > 1 << 40:",
+        ("tests/integration/test_clients.py::test_compressed_bodies_that_are_refused",),
+    ),
+    Mutant(
+        "trailers-are-headers", "what comes behind a body counts as its head",
+        "backend/vllm_mm/api/protocol.py",
+        "        if self._in_head:  # what comes behind", "        if True:  # what comes behind",
+        ("tests/integration/test_clients.py::test_what_comes_behind_a_body_is_not_of_the_head",),
+    ),
+    Mutant(
+        "endless-trailers", "what comes behind a body has no bound",
+        "backend/vllm_mm/api/protocol.py",
+        "        if self._overhead > self._rules.header and not self._in_head:", "        if False:",
+        ("tests/integration/test_clients.py::test_heads_that_others_may_read_differently",),
+    ),
+    Mutant(
+        "two-hosts", "a head that others may read differently is acted upon",
+        "backend/vllm_mm/api/protocol.py",
+        "        check_head(self.parser.get_http_version(), self.headers)\n", "",
+        ("tests/integration/test_clients.py::test_heads_that_others_may_read_differently",),
+    ),
+    Mutant(
+        "dripping-bodies", "a body may come by single bytes for ever",
+        "backend/vllm_mm/api/pace.py",
+        "min(self._touched + self._timeout, self._since + self._timeout + size / self._rate)", "(self._touched + self._timeout)",
+        ("tests/integration/test_clients.py::test_slow_bodies_end_with_408",),
+    ),
+    Mutant(
+        "nobody-reads", "a client that takes nothing of its answer keeps its engine",
+        "backend/vllm_mm/api/timed.py",
+        ">= rules.send_timeout:", ">= 1e9:",
+        ("tests/integration/test_clients.py::test_a_client_that_takes_nothing_is_cut",),
+    ),
+    Mutant(
+        "cut-looks-whole", "a cut answer to a client of HTTP/1.0 ends like a whole one",
+        "backend/vllm_mm/api/framing.py",
+        "            if without_length and not cycle.response_complete", "            if False and not cycle.response_complete",
+        ("tests/integration/test_clients.py::test_the_applications_answers_for_http10",),
+    ),
+    Mutant(
+        "secrets-are-kept", "a capture has the client's key in it",
+        "backend/vllm_mm/gateway/capture_text.py",
+        "HIDDEN if name.lower() in _SECRET else value", "value",
+        ("tests/unit/gateway/test_capture_text.py::test_secrets_are_not_in_it",),
+    ),
+    Mutant(
+        "captures-pile-up", "captures have no bound together",
+        "backend/vllm_mm/store/captures.py",
+        "if room < 0 or int(", "if int(",
+        ("tests/unit/store/test_captures.py",),
+    ),
+    Mutant(
+        "another-launch-of-that-number", "a response of an engine that is gone is asked of another engine",
+        "backend/vllm_mm/gateway/responses.py",
+        "held if self._is_there(held) else replace(held, generation=GONE)", "held",
+        ("tests/integration/test_responses.py::test_what_an_earlier_controller_knew",),
+    ),
+    Mutant(
+        "credits-not-recalled", "a gate that closes does not ask workers for what they do not use",
+        "backend/vllm_mm/engine/lease.py",
+        "            self.borrowers.closed()\n", "            pass\n",
+        ("tests/unit/manager/test_lending.py::test_a_drain_has_back_what_is_idle_and_waits_for_what_is_used",),
+    ),
+    Mutant(
+        "revoked-keys-live-on", "workers do not hear of new and revoked keys",
+        "backend/vllm_mm/gateway/identity.py",
+        "        if self.on_replace is not None:\n            self.on_replace(tuple(self._by_digest.values()))\n", "",
+        ("tests/unit/gateway/test_identity.py::test_a_new_set_is_told",),
+    ),
+    Mutant(
+        "usage-asked-against-the-clients-wish", "who asked for usage in every event is asked for it once more, differently",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        "    if any(bytes(body[member.value : member.end]) not in _NO for member in last.values()):\n        return None\n", "",
+        ("tests/unit/gateway/test_asked_usage.py::test_what_stays",),
+    ),
+    Mutant(
+        "usage-of-others-taken", "an event with usage that was not asked for is taken out, although it has text",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        'if found.choices == [] and usage.startswith(b"{")', 'if usage.startswith(b"{")',
+        ("tests/unit/gateway/test_asked_usage.py::test_what_is_not_asked_for_stays",),
+    ),
+    Mutant(
+        "half-an-event-passes", "a piece that ends within an event passes, and the rest of that event is looked at alone",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        "if not self._slow and piece.endswith(self._end) and", "if not self._slow and",
+        ("tests/unit/gateway/test_asked_usage.py::test_only_that_event_goes",),
+    ),
+    Mutant(
+        "sent-again-to-the-living", "a request is sent again although the engine that has it lives",
+        "backend/vllm_mm/gateway/again.py",
+        "return now.generation != generation or now.state is State.STOPPED", "return True",
+        ("tests/integration/test_sent_again.py::test_a_launch_that_lives_is_asked_once",),
+    ),
+    Mutant(
+        "sent-again-and-again", "a request is sent a third time",
+        "backend/vllm_mm/gateway/forward.py",
+        "            for last in (False, True):\n", "            for last in (False, False, True):\n",
+        ("tests/integration/test_sent_again.py::test_a_second_death_is_told",),
+    ),
+    Mutant(
+        "half-sent-is-lost", "a request that was not sent whole is not sent again",
+        "backend/vllm_mm/engine/http1.py",
+        "self.unsent = self._unblocked is not None", "self.unsent = False",
+        ("tests/integration/test_sent_again.py::test_a_body_that_was_not_sent_whole_is_sent_again",),
+    ),
+    Mutant(
+        "stall-while-frozen", "a stream is ended for standing still with its engine asleep",
+        "backend/vllm_mm/gateway/stall.py",
+        "meter.size != relay.seen_size or frozen != relay.seen_frozen or exchange.paused", "meter.size != relay.seen_size",
+        ("tests/integration/test_told.py::test_time_in_a_sleeping_engine_does_not_count",),
+    ),
+    Mutant(
+        "fingerprint-lost", "the fingerprint goes with the event that was taken out",
+        "backend/vllm_mm/gateway/asked_usage.py",
+        "                return self._named(before) if before else b\"\"\n", "                return before\n",
+        ("tests/unit/gateway/test_asked_usage.py::test_only_that_event_goes",),
+    ),
+    Mutant(
+        "comments-after-the-end", "a comment about a freeze may be written behind a complete answer",
+        "backend/vllm_mm/gateway/relay.py", "        self.over = True\n        self.client.finish()\n", "        self.client.finish()\n",
+        ("tests/unit/gateway/test_progress.py::test_nothing_follows_the_end_of_an_answer",),
+    ),
+    manager(
+        "lease-for-anybody", "a Lease can be made without the gate",
+        "engine/lease.py",
+        "        if key is not _ONLY_THE_GATE:\n",
+        "        if key is None:\n",
+        "test_a_lease_cannot_be_made",
+    ),
+    manager(
+        "lease-for-ever", "a lease that is over still sends",
+        "engine/lease.py",
+        "        if not self._gate.holds(self):\n",
+        "        if self._gate is None:\n",
+        "test_a_lease_that_is_over_sends_nothing",
+    ),
+    manager(
+        "stop-during-a-lease", "the exclusive side does not wait for leases",
+        "engine/lease.py",
+        "        if not self._leases and self._on_gone is not None:\n",
+        "        if self._on_gone is not None:\n",
+        "test_exclusive_side_waits_for_the_lease_and_comes_at_once_after_it",
+    ),
+    manager(
+        "exclusive-side-forgotten", "the end of the last lease is not reported",
+        "engine/lease.py",
+        "        if self._on_gone is not None:\n            self._report_if_gone()\n        elif self._open:\n",
+        "        if self._open:\n",
+        "test_exclusive_side_waits_for_the_lease_and_comes_at_once_after_it",
+    ),
+    manager(
+        "leases-while-draining", "a closed gate still gives leases",
+        "engine/lease.py",
+        "        self._open = False\n        self._on_gone = on_gone\n",
+        "        self._on_gone = on_gone\n",
+        "test_no_lease_while_draining",
+    ),
+    Mutant(
+        "abort-forgets", "an exchange whose task was cancelled while it awaited the answer keeps its connection",
+        "backend/vllm_mm/engine/wire/inference.py",
+        "        connection, self._connection = self._connection, None\n        if connection is not None:\n            self._boundary",
+        "        if self.done.done():\n            return\n"
+        "        connection, self._connection = self._connection, None\n        if connection is not None:\n            self._boundary",
+        ("tests/integration/test_wire.py::test_abort_closes_although_the_waiter_was_cancelled",),
+    ),
+    Mutant(
+        "frozen-for-ever", "a wake does not thaw", "backend/vllm_mm/engine/lease.py",
+        "        since, self.frozen_since = self.frozen_since, None\n", "        since = self.frozen_since\n",
+        ("tests/unit/manager/test_freeze.py",),
+    ),
+    Mutant(
+        "kept-by-nobody", "the engine is not told to keep its requests", "backend/vllm_mm/engine/wire/control.py",
+        '        params = {"level": str(level), "mode": "keep"} if keep else', '        params = {"level": str(level)} if keep else',
+        ("tests/integration/test_wire_control.py::test_sleep_and_wake",),
+    ),
+    Mutant(
+        "sessions-frozen", "a realtime session stands still in a sleeping engine", "backend/vllm_mm/engine/lease.py",
+        "live = [lease for lease in self._leases if lease.ticket.live]", "live: list[Lease] = []",
+        ("tests/unit/manager/test_freeze.py::test_a_live_session_is_cut_where_others_are_frozen",),
+    ),
+    Mutant(
+        "session-outlives-drain", "a session holds up a drain until it ends by itself", "backend/vllm_mm/gateway/realtime_session.py",
+        "        if drains:\n", "        if drains and False:\n",
+        ("tests/integration/test_realtime_frames.py::test_what_drains_waits_for_a_session_as_long_as_the_setting_says",),
+    ),
+    Mutant(
+        "session-of-who-left", "an engine goes on with a session whose client is gone", "backend/vllm_mm/gateway/realtime_session.py",
+        "            self._upstream.abort(RequestCut(\"the client closed its connection\"))\n        if self.task is not None:\n            self.task.cancel()",
+        "            pass",
+        ("tests/integration/test_realtime_frames.py::test_a_client_that_leaves_without_a_goodbye",),
+    ),
+    Mutant(
+        "session-without-end", "a silent session holds its slot for ever", "backend/vllm_mm/gateway/realtime_session.py",
+        "        if left > 0:\n", "        if left > -1e9:\n",
+        ("tests/integration/test_realtime_frames.py::test_a_silent_session_ends",),
+    ),
+    Mutant(
+        "session-from-any-page", "a page of any origin opens sessions with the key of its visitor", "backend/vllm_mm/gateway/realtime.py",
+        "        if origin is not None and origin.partition", "        if False and origin is not None and origin.partition",
+        ("tests/integration/test_realtime_frames.py::test_a_handshake_is_refused_as_any_request",),
+    ),
+    Mutant(
+        "session-held-without-bound", "a client that never names its model is held without a bound", "backend/vllm_mm/gateway/realtime_session.py",
+        "        if len(self._held) > UNNAMED or self._held_size > UNNAMED_SIZE:\n", "        if False:\n",
+        ("tests/integration/test_realtime_frames.py::test_too_many_events_before_the_model", "tests/integration/test_realtime_frames.py::test_too_many_bytes_before_the_model"),
+    ),
+    Mutant(
+        "comment-in-an-event", "a comment is written into the middle of an event", "backend/vllm_mm/gateway/relay.py",
+        "        return self.meter.ends_event() and", "        return",
+        ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
+    ),
+)  # fmt: skip
