@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query
 from vllm_mm.api import present
 from vllm_mm.api.alerts import alerts
 from vllm_mm.api.dependencies import ROW_MAX, Reader, The, operation_id, resolve
+from vllm_mm.api.plan_schemas import PlanOut
 from vllm_mm.api.rows import RequestOut, RequestsOut
 from vllm_mm.api.schemas import (
     REFUSALS,
     DeviceOut,
     InstanceOut,
-    PlanOut,
     QueueEntryOut,
     QueueOut,
     QueueSummaryOut,

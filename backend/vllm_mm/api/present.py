@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from vllm_mm.api.plan_schemas import PlanOut, StoppedOut, VictimOut
 from vllm_mm.api.schemas import (
     AccuracyOut,
     DeviceLeaseOut,
@@ -17,7 +18,6 @@ from vllm_mm.api.schemas import (
     InstanceOut,
     MemoryOut,
     ModelOut,
-    PlanOut,
     ProgressOut,
     RequestRuleOut,
     ReservationOut,
@@ -25,8 +25,6 @@ from vllm_mm.api.schemas import (
     ScheduleOut,
     SleepOut,
     StartLimitsOut,
-    StoppedOut,
-    VictimOut,
 )
 from vllm_mm.control.plan import Plan
 from vllm_mm.domain.device_leases import DeviceLease

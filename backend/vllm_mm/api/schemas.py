@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from vllm_mm.control.plan import Act
 from vllm_mm.domain.device_leases import Stage as LeaseStage
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.keys import Scope
-from vllm_mm.domain.lifecycle import Goal, OnTimeout, State
+from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.request_rules import Kind, Level
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
@@ -294,68 +293,6 @@ class QueueOut(Out):
     max_size: int
     oldest_s: float
     entries: list[QueueEntryOut]
-
-
-class VictimOut(Out):
-    model: str
-    state: State
-    in_flight: int
-    device_bytes: dict[str, int]
-    bytes: int
-    """The sum over devices."""
-    goal: Goal
-    """Where its eviction would lead."""
-    why: str
-    """Why it would sleep, or be stopped instead."""
-    on_timeout: OnTimeout
-    """What would become of requests that outlast its drain."""
-    drain_s: float
-    """Until its last request ends, by what its drains took before."""
-    go_s: float
-    """From there until its memory is free."""
-    return_s: float
-    """What it would take to have it back: a wake, or a start."""
-
-
-class StoppedOut(Out):
-    """A sleeper that would be stopped so that a victim can sleep: the host's memory for sleep has no room for both."""
-
-    model: str
-    sleeps_for: str
-    """The victim that would sleep in its place."""
-    host_bytes: int
-    asleep_s: float
-    return_s: float
-    """What it would take to have it back: a start, where it would have been a wake."""
-
-
-class PlanOut(Out):
-    """What a load would do. Nothing was changed."""
-
-    model: str
-    act: Act
-    code: Reason | None
-    """Why, as a code; null where nothing has to be decided."""
-    reason: str
-    state: State
-    devices: dict[str, int]
-    """Bytes that it would take, by device."""
-    bytes: int
-    victims: list[VictimOut]
-    """In the order in which they would be told to go."""
-    stopped: list[StoppedOut]
-    """Sleepers that would have to go for the sleep of victims, those that slept longest first."""
-    footprint: FootprintOut
-    room_s: float
-    """Until the victims have made room; they go at the same time."""
-    load_s: float | None
-    """The load alone; null when there is none to come."""
-    eta_s: float | None
-    """Until it could be READY, waiting and room included: as likely sooner as later."""
-    at_latest_s: float | None
-    """The same, kept nine times of ten."""
-    again_in_s: float | None
-    """When time alone may change a `wait`."""
 
 
 class QueueSummaryOut(Out):

@@ -1,6 +1,7 @@
 """A connection that ends what takes too long: a head, a body, an answer that nobody takes, and idleness. One timer for each
 connection, whatever comes on it."""
 
+import abc
 import asyncio
 from typing import Any, Final, cast
 
@@ -16,7 +17,7 @@ SLACK: Final = 5.0
 """Seconds for which the connection leaves it to the application to say that its client is too slow."""
 
 
-class TimedProtocol(HttpToolsProtocol):
+class TimedProtocol(HttpToolsProtocol, abc.ABC):
     """The times of a connection. Who subclasses it keeps what is said here of the request under way, and acts on it."""
 
     def __init__(
@@ -57,21 +58,21 @@ class TimedProtocol(HttpToolsProtocol):
     # For who subclasses it
 
     @property
+    @abc.abstractmethod
     def _body_size(self) -> int:
         """Bytes of the body that is coming."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _too_slow(self, error: RequestTooSlow) -> None:
         """The body of the request under way does not come; nothing of its answer went out."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _not_taken(self, error: RequestCut) -> None:
         """The client takes nothing of what is sent to it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _refuse_connection(self, status: int, message: str) -> None:
         """What came is no request: say so if it is its turn, and close."""
-        raise NotImplementedError
 
     # The timer
 
