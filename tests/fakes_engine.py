@@ -39,6 +39,8 @@ class FakeProcess:
         self.world = world
         self.healthy = world.healthy_at_once
         self.probe_error: MMError | None = None
+        self.metrics: list[str] = []
+        """What /metrics says, one text each time, and the last one from then on."""
         self.asleep = False
         self.keeps_requests = True
         self.answer = "Paris"
@@ -195,7 +197,8 @@ class FakeControl:
         return self.process.asleep
 
     async def metrics(self) -> str:
-        return ""
+        texts = self.process.metrics
+        return texts.pop(0) if len(texts) > 1 else "".join(texts)
 
     async def models(self) -> Sequence[dict[str, Any]]:
         raise UpstreamDied("no such route", sent=True, started=False)

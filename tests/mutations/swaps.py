@@ -325,6 +325,19 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/control/test_background.py::test_a_pinned_model_that_can_never_fit_is_refused_once_and_to_everybody_who_asks",),
     ),
     Mutant(
+        "busy-is-hung", "an engine that has no place for a probe is taken for one that hangs, although it works",
+        "backend/vllm_mm/engine/watch.py",
+        "            if await self._work() in {before, ()} or not before:\n                raise\n",
+        "            raise\n",
+        ("tests/unit/manager/test_deaths.py::test_an_engine_that_works_is_not_taken_for_one_that_hangs",),
+    ),
+    Mutant(
+        "waiting-is-work", "an engine that hangs is let be as long as requests come to it",
+        "backend/vllm_mm/engine/watch.py",
+        "if line.startswith(WORK))", "if line.startswith('vllm:'))",
+        ("tests/unit/manager/test_deaths.py::test_an_engine_that_works_is_not_taken_for_one_that_hangs",),
+    ),
+    Mutant(
         "lying-wake-believed", "what an engine answers after its wake is not compared with what it answered before",
         "backend/vllm_mm/engine/watch.py",
         "        if before is not None and answer != before:\n            raise Untrue(",

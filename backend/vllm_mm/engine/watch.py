@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 HEALTH_MISSES = 3
 """Times in a row that /health does not answer before the engine counts as of no use."""
+WORK = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:kv_cache_usage_perc")
+"""Metrics that move with the steps of an engine, and with nothing else: not with requests that come and wait."""
 LEADER_FOLLOWS = 0.05
 """Seconds in which a leader that is killed together with a part of its engine is seen to be dead too."""
 LEADER_EXPLAINS = 2.0
@@ -129,12 +131,31 @@ class Checks:
             if now - quiet_since < stuck and not suspect:
                 continue
             try:
-                await self.probe()
+                await self._shows_life()
                 quiet_since = self._clock.now()
             except MMError as error:
                 if suspect:
                     return f"a stream of it was given up, for nothing came, and a probe failed: {error}"
                 return f"{count()} requests got nothing for {now - quiet_since:.0f} s and a probe failed: {error}"
+
+    async def _shows_life(self) -> None:
+        """It makes a token, or it goes on with what it has: while all its sequences are taken by answers that come whole, or a long
+        prompt is taken in, nobody gets a byte, and a probe has to wait like everybody. Raises MMError."""
+        before = await self._work()
+        try:
+            await self.probe()
+        except MMError:
+            if await self._work() in {before, ()} or not before:
+                raise
+            log.info("%s: a probe found no place, and the engine goes on with what it has", self._spec.id)
+
+    async def _work(self) -> tuple[str, ...]:
+        """What of its metrics changes with each step; nothing where it has no such metrics, or does not tell them."""
+        try:
+            text = await self.control.metrics()
+        except MMError:
+            return ()
+        return tuple(line for line in text.splitlines() if line.startswith(WORK))
 
     async def sleeps(self) -> bool:
         """Engines without sleep mode have no such route; they are awake."""

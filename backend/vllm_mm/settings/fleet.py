@@ -88,8 +88,8 @@ class TimeoutsConfig(Section):
     health: Duration = 5.0
     """Between two health requests to a ready engine; after three without an answer it is restarted."""
     stuck: Duration = 60.0
-    """With requests out and nothing coming from the engine for this long, one token is asked for; if that fails too, the
-    engine hangs and is restarted."""
+    """With requests out and nothing coming from the engine for this long, one token is asked for; if that fails too, and
+    the engine's own counters of tokens and cache stand still meanwhile, it hangs and is restarted."""
     worker: Duration = 10.0
     """With `server.workers`, how long a worker process may take to answer the controller before it is ended."""
 

@@ -204,6 +204,7 @@ class Service:
             nonlocal latest, position
             now = time.monotonic()
             if position == 0:
+                self.metrics.prompt_tokens += plan.prompt_tokens  # as vLLM: once the whole prompt was taken in
                 self.metrics.first_token(now - begun)
             else:
                 self.metrics.next_token(now - latest)
@@ -213,7 +214,6 @@ class Service:
             on_piece(start, position, last)
 
         self.load += 1
-        self.metrics.prompt_tokens += plan.prompt_tokens
         self.metrics.prefix_cache_queries += plan.prompt_tokens
         try:
             generation = self.engine.submit(plan.prompt_tokens, plan.total, on_tokens)
@@ -231,11 +231,11 @@ class Service:
         """A pooling request: prefill and nothing more. Raises EngineDeadError."""
         begun = time.monotonic()
         self.load += 1
-        self.metrics.prompt_tokens += tokens
         try:
             generation = self.engine.submit(tokens, 1, lambda _count, _last: None)
             try:
                 await generation.done
+                self.metrics.prompt_tokens += tokens
             finally:
                 self.engine.abort(generation)
         finally:

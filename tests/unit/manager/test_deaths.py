@@ -2,10 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from fakes_engine import World, model, world
-from vllm_mm.domain.errors import UpstreamDied
+from vllm_mm.domain.errors import UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import RetryPolicy
+from vllm_mm.engine.policy import Timeouts
 from vllm_mm.engine.ports import ExitStatus
 from vllm_mm.engine.watch import LEADER_EXPLAINS, LEADER_FOLLOWS
 from vllm_mm.engine.wire import UpstreamRequest
@@ -96,3 +99,38 @@ async def test_a_loss_while_it_stops_is_no_crash() -> None:
         await w.clock.advance(0.5)
         assert w.manager.require("a").state is State.STOPPED
         assert reason(w, "a") == "test"
+
+
+def counted(prompt: int, tokens: int, cache: float, waiting: int = 0) -> str:
+    """Of vLLM's metrics."""
+    labels = '{engine="0",model_name="a"}'
+    return (
+        f"# HELP vllm:generation_tokens_total Number of generation tokens processed.\nvllm:num_requests_waiting{labels} {waiting}\n"
+        f"vllm:prompt_tokens_total{labels} {prompt}\nvllm:generation_tokens_total{labels} {tokens}\n"
+        f"vllm:kv_cache_usage_perc{labels} {cache}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "useful"),
+    [
+        ((counted(9, 5, 0.1), counted(9, 80, 0.1)), True),  # all its sequences are taken by answers that come whole
+        ((counted(9, 5, 0.1), counted(9, 5, 0.4)), True),  # a long prompt is being taken in
+        ((counted(9, 5, 0.1), counted(700, 5, 0.1)), True),  # many prompts, of which it makes one number each
+        ((counted(9, 5, 0.1), counted(9, 5, 0.1, waiting=1)), False),  # only the probe came
+        ((counted(9, 5, 0.1), ""), False),  # where it does not tell what it does, the probe decides
+        (("", counted(9, 5, 0.1)), False),
+        ((), False),
+    ],
+)
+async def test_an_engine_that_works_is_not_taken_for_one_that_hangs(texts: tuple[str, ...], useful: bool) -> None:
+    """Nobody gets a byte and a probe fails: it is of use as long as its counters move."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        running = asyncio.create_task(request(w, "a"))
+        await w.clock.settle()
+        process = w.processes["a"]
+        process.probe_error, process.metrics = UpstreamTimeout("no place"), list(texts)
+        await w.clock.advance(Timeouts().stuck + 2 * Timeouts().health)
+        assert (w.manager.require("a").state is State.READY) is useful
+        running.cancel()
