@@ -570,21 +570,51 @@ async def test_progress_comments(form: str, tmp_path: Path) -> None:
         assert [row.outcome for row in server.rows] == [Outcome.OK, Outcome.OK, Outcome.START_FAILED]
 
 
-async def test_progress_and_a_refusing_engine(form: str, tmp_path: Path) -> None:
-    """When the status is out already, the engine's own refusal comes as an event, and the stream is cut."""
-    refusal = b'{"error":{"message":"too long"}}'
+@pytest.mark.parametrize(
+    ("path", "refusal", "told"),
+    [
+        (
+            CHAT,
+            {"error": {"message": "too long", "type": "BadRequestError", "param": "min_tokens", "code": 400}},
+            {"error": {"message": "too long", "type": "BadRequestError", "param": "min_tokens", "code": 400}},
+        ),
+        (
+            "/v1/messages",
+            {"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}},
+            {"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}, "request_id": "r-1"},
+        ),
+        (
+            "/v1/responses",
+            {"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}},
+            {
+                "type": "error", "message": "too long", "param": None, "code": "400", "sequence_number": 0,
+                "error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400},
+            },
+        ),
+    ],
+)  # fmt: skip
+async def test_progress_and_a_refusing_engine(
+    form: str, tmp_path: Path, path: str, refusal: dict[str, object], told: dict[str, object]
+) -> None:
+    """When the status is out already, the engine's own error comes as an event of the API that was asked, and the stream is cut."""
+    body = json.dumps(refusal).encode()
     packet = (
-        b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(refusal)
-        + refusal
+        b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     )
     async with upstream(answers(packet), tmp_path) as engine, plane(form, engine.address) as server:
         server.leases.hold = hold = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.2, hold.set)
-        answer = await ask(server, post(CHAT, STREAM, {"x-vllm-mm-progress": "1"}))
-        assert (answer.status, answer.complete) == (200, False)
-        assert b"too long" in answer.body.split(b"data: ")[1]
+        reader, writer = await server.open()
+        writer.write(post(path, STREAM, {"x-vllm-mm-progress": "1", "x-request-id": "r-1"}))
+        async with asyncio.timeout(30):
+            await reader.readuntil(b": queued")
+            hold.set()
+            await reader.readuntil(b"data: ")
+            event = await reader.readuntil(b"\n\n")
+            assert json.loads(event) == told
+            assert b"0\r\n\r\n" not in await reader.read(), "it is cut"
+        writer.close()
         await server.settled(1)
-        assert server.rows[0].outcome is Outcome.UPSTREAM_ERROR
+        assert (server.rows[0].outcome, server.rows[0].error) == (Outcome.UPSTREAM_ERROR, "too long")
 
 
 async def test_origins(form: str, tmp_path: Path) -> None:

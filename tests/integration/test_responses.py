@@ -131,6 +131,7 @@ async def test_a_stream_beyond_the_last_event_ends(
         else:
             assert answer.body.startswith(b"event: error\n")
             assert b"No more events of `resp_1` will come: it is completed." in answer.body
+            assert b'"sequence_number":100}' in answer.body, "the one behind those that were asked for"
             assert not answer.complete
         await server.settled(2)
 

@@ -4,6 +4,12 @@ from mutations.kinds import Mutant, manager
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "told-as-ours", "what a client did wrong is told as the server's fault when its status is out already",
+        "backend/vllm_mm/gateway/refusals.py",
+        "    if said is None:", "    if True:",
+        ("tests/unit/gateway/test_bodies.py::test_what_an_engine_refuses_is_told_in_its_own_words",),
+    ),
+    Mutant(
         "bomb", "what a compressed body becomes has no bound",
         "backend/vllm_mm/gateway/compressed.py",
         "if len(self.made) > self._limit:", "if len(self.made) > 1 << 40:",

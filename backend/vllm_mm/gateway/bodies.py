@@ -1,5 +1,7 @@
 """Errors in the words of each API: whole bodies, and events in the middle of a stream."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from vllm_mm.gateway.ports import Problem
@@ -31,37 +33,46 @@ def anthropic_type(status: int) -> str:
 def error_body(problem: Problem, form: Form, request_id: str) -> bytes:
     """A response's whole JSON body."""
     if form is Form.ANTHROPIC:
-        error = {"type": anthropic_type(problem.status), "message": problem.message} | _reason(problem)
+        error = {"type": anthropic_type(problem.status), "message": problem.message, **_said(problem)}
         return _encode({"type": "error", "error": error, "request_id": request_id})
     return _encode({"error": _openai_error(problem)})
 
 
-def error_event(problem: Problem, form: Form, request_id: str) -> bytes:
-    """What a running event stream says before it is cut; never followed by an end marker."""
+def error_event(problem: Problem, form: Form, request_id: str, number: int | None = None) -> bytes:
+    """What a running event stream says before it is cut; never followed by an end marker. `number` is that of the event
+    among those of its stream (Responses), where it is known."""
     if form is Form.ANTHROPIC:
         return b"event: error\ndata: " + error_body(problem, form, request_id) + b"\n\n"
     if form is Form.RESPONSES:
         # The API's own event is flat; the official client raises only when `error` is there too.
+        error = _openai_error(problem)
+        code = error["code"]
         event = {
             "type": "error",
-            "code": problem.code,
-            "message": problem.message,
-            "param": problem.param,
-            "error": _openai_error(problem),
+            "code": code if code is None else str(code),  # text in this API; vLLM's is the status
+            "message": error["message"],
+            "param": error["param"],
+            "error": error,
         }
+        if number is not None:
+            event["sequence_number"] = number
         return b"event: error\ndata: " + _encode(event) + b"\n\n"
     return b"data: " + error_body(problem, form, request_id) + b"\n\n"
 
 
-def _openai_error(problem: Problem) -> dict[str, str | None]:
+def _openai_error(problem: Problem) -> dict[str, object]:
     return {
         "message": problem.message,
         "type": openai_type(problem.status),
         "param": problem.param,
         "code": problem.code,
-    } | _reason(problem)
+        **_said(problem),
+    }
 
 
-def _reason(problem: Problem) -> dict[str, str]:
-    """Beyond both APIs' shapes, whose clients ignore what they do not know; left out where there is none."""
+def _said(problem: Problem) -> Mapping[str, object]:
+    """What the engine says, or the reason: beyond both APIs' shapes, whose clients ignore what they do not know; left out
+    where there is none."""
+    if problem.said is not None:
+        return problem.said
     return {"reason": problem.reason} if problem.reason else {}

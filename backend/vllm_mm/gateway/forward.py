@@ -43,9 +43,10 @@ from vllm_mm.gateway.compressed import coding_of, plain
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress, wants_timings
 from vllm_mm.gateway.identity import Keyring, require
 from vllm_mm.gateway.origins import allowed
-from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Problem, Record, Rules
+from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import Comments
 from vllm_mm.gateway.realtime import Realtime
+from vllm_mm.gateway.refusals import refusal
 from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
 from vllm_mm.gateway.rename import model_edit
 from vllm_mm.gateway.responses import ResponseRelay, Responses
@@ -315,9 +316,9 @@ class Gateway:
             self._abilities.learn(spec, route, relay.generation or 0)
             raise self._abilities.refusal(spec, route, relay.key, self.leases)
         if relay.muted:
-            said = relay.meter.tail()[:2000].decode("utf-8", "replace")
-            relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, said
-            relay.refuse(Problem(502, f"The engine refused the request: {said}", "upstream_error"))
+            problem = refusal(relay.muted, relay.meter.tail())
+            relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, problem.message[:500]
+            relay.refuse(problem)
         elif relay.status >= 400:
             relay.outcome = Outcome.UPSTREAM_ERROR
             relay.error = relay.meter.tail()[:500].decode("utf-8", "replace")

@@ -20,6 +20,7 @@ MERGED: Final = 4096
 """...up to this size."""
 
 _CHUNK_LINE = re.compile(rb"\r\n[0-9A-Fa-f]{1,8}(?:;[^\r\n]*)?\r\n")
+_NUMBER = re.compile(rb'"sequence_number": ?([0-9]{1,9})(?=[,}])')
 _EVENT_ERROR = re.compile(rb'(?:^|\n)(?:event: error\r?\n)?data: \{(?:"type": ?"error", ?)?"error"')
 
 
@@ -167,6 +168,11 @@ class Meter:
         """The end of an event stream says that the engine failed (vLLM does so with status 200)."""
         tail = self.tail()
         return b'"error"' in tail and _EVENT_ERROR.search(tail) is not None
+
+    def next_number(self) -> int | None:
+        """That of the event behind the last one, where the engine numbers them; like `"usage"`, the member cannot stand inside text."""
+        numbers = _NUMBER.findall(_CHUNK_LINE.sub(b"", self.tail()))
+        return int(numbers[-1]) + 1 if numbers else None
 
 
 _NOTHING: Final = Usage()

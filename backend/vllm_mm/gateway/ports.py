@@ -218,6 +218,8 @@ class Problem:
     headers: Mapping[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     reason: str = ""
     """A code of `domain.reasons`, finer than `code`; empty where the scheduler had nothing to do with it."""
+    said: Mapping[str, object] | None = None
+    """The engine's own error, where it is the engine that refuses: its fields go before ours."""
 
 
 Explain: TypeAlias = Callable[[BaseException], Problem]

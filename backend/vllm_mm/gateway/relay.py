@@ -15,6 +15,7 @@ from vllm_mm.gateway.bodies import error_body, error_event
 from vllm_mm.gateway.meter import Meter
 from vllm_mm.gateway.origins import may_read
 from vllm_mm.gateway.ports import Client, Framing, Headers, LeaseView, Problem
+from vllm_mm.gateway.refusals import next_number
 from vllm_mm.gateway.rename import EventRewriter, JsonRewriter, Rewriter
 from vllm_mm.gateway.routes import Route
 from vllm_mm.gateway.told import ANNOUNCED, as_comment, at_the_end, waited
@@ -135,8 +136,8 @@ class Relay:
     """The head went out before the lease, with progress comments behind it."""
     events = False
     """The answer is an event stream."""
-    muted = False
-    """The engine's answer does not fit behind the head that went out early; it is told as an event instead."""
+    muted = 0
+    """The status of an engine's answer that does not fit behind the head that went out early; it is told as an event instead."""
     over = False
     """The answer is complete or cut: the connection may be another request's by now, before anybody else knows of the end."""
     no_route = False
@@ -205,7 +206,7 @@ class Relay:
                 self._taker = self.counts(chunked and self.raw)
         if self.waiting:
             if status != 200 or not events:
-                self.muted = True
+                self.muted = status
                 self._rewriter = _Nothing()
             return
         self.status = status
@@ -396,7 +397,7 @@ class Relay:
             self._finish()
             return
         if self.events and (self._taker is not None or self.exchange is None or self.exchange.at_boundary):
-            event = error_event(problem, self.call.route.form, self.id)
+            event = error_event(problem, self.call.route.form, self.id, next_number(self))
             client.data(self._framed(event))
         self.over = True
         client.cut()

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,7 +11,9 @@ from vllm_mm.domain import errors
 from vllm_mm.gateway.bodies import error_body, error_event
 from vllm_mm.gateway.forward import outcome_of
 from vllm_mm.gateway.ports import Problem
-from vllm_mm.gateway.routes import ROUTES, Form
+from vllm_mm.gateway.refusals import next_number, refusal
+from vllm_mm.gateway.relay import Call, Relay
+from vllm_mm.gateway.routes import RESPONSES, ROUTES, Form
 
 EXPECTED = {
     "BadRequest": 400, "PayloadTooLarge": 413, "RequestTooSlow": 408, "UnsupportedEncoding": 415, "UnknownModel": 404, "UnknownRoute": 404, "NotFound": 404, "Unauthorized": 401, "Forbidden": 403,
@@ -93,3 +96,50 @@ def test_a_refusal_carries_its_reason_inside_of_each_shape() -> None:
         told = json.loads(error_body(Problem(503, "not yet", "model_loading", reason="busy"), form, "r"))
         assert (told["error"]["reason"], told["error"]["message"]) == ("busy", "not yet")
         assert "reason" not in json.loads(error_body(Problem(400, "no", "invalid_request"), form, "r"))["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "kind"),
+    [
+        (b'{"error":{"message":"no","type":"Odd","code":null}}', "no", "Odd"),
+        (b'{"object":"error","message":"no","type":"BadRequestError","code":400}', "no", "BadRequestError"),
+        (b'{"error":"no"}', "no", "invalid_request_error"),
+        (b'{"detail":"no"}', "no", "invalid_request_error"),
+        (b'{"detail":[{"loc":["body"]}]}', 'The engine refused the request: {"detail":[{"loc":["body"]}]}', "invalid_request_error"),
+        (b"<p>no", "The engine refused the request: <p>no", "invalid_request_error"),
+        (b"[1]", "The engine refused the request: [1]", "invalid_request_error"),
+        (b"\xff", "The engine refused the request: \ufffd", "invalid_request_error"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_refuses_is_told_in_its_own_words(body: bytes, message: str, kind: str) -> None:
+    """In whatever form it says so; a client's fault is never told as the server's."""
+    error = json.loads(error_body(refusal(400, body), Form.OPENAI, "r"))["error"]
+    assert (error["message"], error["type"]) == (message, kind)
+
+
+def test_an_answer_that_is_no_stream_is_the_engines_fault() -> None:
+    problem = refusal(200, b'{"error":{"message":"no"}}')
+    assert (problem.status, problem.code, problem.said) == (502, "upstream_error", None)
+
+
+@pytest.mark.parametrize(
+    ("query", "pieces", "number"),
+    [
+        (b"", [], 0),
+        (b"stream=true&starting_after=7", [], 8),
+        (b"stream=true&starting_after=7", [b'data: {"type":"x","sequence_number":8}\n\n'], 9),
+        (b"", [b'data: {"sequence_number":0}\n\n', b'data: {"text":"\\"sequence_number\\":5","sequence_number": 1}\n\n'], 2),
+        (b"", [b'1e\r\ndata: {"sequence_num\r\n', b'c\r\nber":41}\n\n\r\n'], 42),
+        (b"", [b'data: {"type":"x"}\n\n'], None),
+    ],
+)  # fmt: skip
+def test_the_number_of_an_error_event(query: bytes, pieces: list[bytes], number: int | None) -> None:
+    """The next one of the stream, where its events have numbers."""
+    relay = Relay(Call(RESPONSES, query, [], 0.0), Mock(), "r", lambda: 0.0)
+    for piece in pieces:
+        relay.data(piece)
+    assert next_number(relay) == number
+    event = error_event(Problem(502, "gone", "upstream_died"), Form.RESPONSES, "r", number)
+    told = json.loads(event.split(b"data: ")[1])
+    assert told.get("sequence_number") == number
+    assert "sequence_number" not in told["error"]
