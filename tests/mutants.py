@@ -10,6 +10,7 @@ import importlib
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +27,8 @@ IMPORTED = (
     "alembic.command", "pydantic_settings", "msgspec", "yaml", "typer", "prometheus_client", "psutil", "websockets", "rich.console",
 )  # fmt: skip
 """Nothing of ours. Each run of the tests is a fork that has these already: importing them takes longer than most of the tests."""
+LONGEST = 240.0
+"""Seconds for the tests of one mutant. Those that hang have noticed it, though nobody wants to wait for that."""
 WORKERS = 2
 """At once: each waits more than it works."""
 MUTANTS = (*data_plane.MUTANTS, *processes.MUTANTS, *swaps.MUTANTS, *core.MUTANTS, *workers.MUTANTS)
@@ -83,7 +86,15 @@ class Workshop:
                 os.write(2, traceback.format_exc().encode())
             finally:
                 os._exit(code)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        end = time.monotonic() + LONGEST
+        while time.monotonic() < end:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return 1
 
     def _write(self, file: Path, text: str) -> None:
         """Also out of Python's cache, which goes by times in whole seconds."""
