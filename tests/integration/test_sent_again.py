@@ -16,6 +16,7 @@ from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.ports import Address
 from vllm_mm.engine.wire import InferenceChannel
 from vllm_mm.gateway import again
+from vllm_mm.gateway.ports import InstanceState
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"org/model-1","messages":[]}'
@@ -121,8 +122,31 @@ async def test_a_body_that_was_not_sent_whole_is_sent_again(form: str, tmp_path:
         assert (server.rows[0].outcome, server.rows[0].retried, server.leases.taken) == (Outcome.OK, True, 1)
 
 
-async def test_refused_and_stale_connections(form: str, tmp_path: Path) -> None:
-    """A launch that cannot be reached, and a pooled connection that the engine has closed: the row knows of both."""
+async def test_an_engine_that_cannot_be_reached_is_known_to_be_dead_before_it_is_asked_again(
+    form: str, tmp_path: Path
+) -> None:
+    """A dying engine closes its socket before anybody knows that it is dead. Nothing was sent: the request waits for the next launch,
+    and is not lost to the same one."""
+    async with upstream(answers(OK), tmp_path) as second, plane(form, second.address) as server:
+        gone = InferenceChannel(Address(socket=str(tmp_path / "gone.sock")), limit=2)
+        server.leases.channels += [gone]
+        server.leases.launched(1)
+        describe, states = server.leases.describe, [State.READY, State.STOPPING, State.BACKOFF, State.STOPPED]
+
+        def look(model: str) -> InstanceState:
+            assert server.leases.taken == 1, "asked again before it was known"
+            server.leases.now.state = states.pop(0)
+            return describe(model)
+
+        server.leases.describe = look  # type: ignore[method-assign]
+        assert (await ask(server, post(CHAT, BODY))).status == 200
+        await server.settled(1)
+        assert (states, [row.retried for row in server.rows]) == ([], [True])
+
+
+async def test_refused_and_stale_connections(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch that cannot be reached although it lives, and a pooled connection that the engine has closed: the row knows of both."""
+    monkeypatch.setattr(again, "NOTICED", 0.1)
 
     async def once(peer: Peer) -> None:
         if await peer.read() is not None:

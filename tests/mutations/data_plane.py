@@ -106,6 +106,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_sent_again.py::test_a_launch_that_lives_is_asked_once",),
     ),
     Mutant(
+        "lost-to-the-dying", "a request that could not be sent is tried at once, with the same dying engine",
+        "backend/vllm_mm/gateway/again.py",
+        "    fresh = not error.sent\n", "    fresh = not error.sent\n    if fresh:\n        return True\n",
+        ("tests/integration/test_sent_again.py::test_an_engine_that_cannot_be_reached_is_known_to_be_dead_before_it_is_asked_again",),
+    ),
+    Mutant(
         "sent-again-and-again", "a request is sent a third time",
         "backend/vllm_mm/gateway/forward.py",
         "            for last in (False, True):\n", "            for last in (False, False, True):\n",

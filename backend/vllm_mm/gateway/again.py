@@ -22,23 +22,24 @@ async def may_go_again(relay: Relay, error: UpstreamDied, leases: Leases, clock:
     """Returns when another launch may be asked for, or none is to be expected: after `patience` seconds at most."""
     if error.started or relay.stopped is not None or relay.client.gone:
         return False
-    if not error.sent:
-        return True
     spec, generation = relay.spec, relay.generation
-    if spec is None or generation is None or relay.call.upload is not None:
+    if spec is None or generation is None or (error.sent and relay.call.upload is not None):
         return False  # a form that came piece by piece is gone
+    # Who got nothing of it cannot be at work on it, and gets it even if it lives; but one that cannot be reached is most likely dead, and
+    # that is known in a moment: asked at once, it would fail the second time too.
+    fresh = not error.sent
     relay.exchange = None  # who stops it meanwhile interrupts this wait
     began = clock.now()
     while True:
         try:
             now = leases.describe(spec.id)
         except MMError:
-            return False
+            return fresh
         if _replaceable(now, generation):
             return True
         dying = now.state in {State.STOPPING, State.BACKOFF}
         if now.state is State.FAILED or clock.now() - began >= (patience if dying else min(NOTICED, patience)):
-            return False
+            return fresh
         await clock.sleep(LOOK)
 
 
