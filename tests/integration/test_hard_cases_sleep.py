@@ -17,7 +17,9 @@ async def test_an_evicted_model_sleeps_and_is_back_sooner_than_by_a_start() -> N
         await it.ready("a")
         start = time.monotonic() - began
         assert (await it.complete("b")).status_code == 200
-        assert await it.state("a") == "sleeping"
+        told = await it.instance("a")
+        assert told["state"] == "sleeping"
+        assert told["reason"].startswith("evicted: room for b")
         [device] = await it.get("/api/devices")
         held = {r["model"]: r["bytes"] for r in device["reservations"]}
         assert held == {"a": 2**30, "b": 10 * 2**30}

@@ -324,7 +324,7 @@ def _fact(
             melted = replace(i, frozen_since=None)
             return (melted, ()) if i.goal is None else _stop(melted, now, Then.STOPPED, i.reason, i.reason)
         case FellAsleep(), State.SUSPENDING:
-            after = _goto(i, State.SLEEPING, now, **_kept(i))
+            after = _goto(i, State.SLEEPING, now, **(_kept(i) | {"reason": i.reason}))
             slept = Judge(Outcome.OK, waking=False, kept=event.kept)
             return after, (slept, _emit(after, "engine", took_s=round(now - i.since, 3)))
         case Exited(), State.SUSPENDING | State.WAKING:

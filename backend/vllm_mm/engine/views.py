@@ -80,7 +80,7 @@ def instance_view(
     pinned: bool,
     clock: Clock,
 ) -> InstanceView:
-    """`why`: what a model without a process waits for, or why it will not come; `eta_s` is None where nothing is expected."""
+    """`why`: what a model that stopped or sleeps waits for, or why it will not come; `eta_s` is None where nothing is expected."""
     i, now = instance.snapshot, clock.now()
     held = dict(reservation.device_bytes) if reservation is not None else {}
     idle = i.state is State.READY and not instance.gate.count
@@ -91,7 +91,7 @@ def instance_view(
         progress=i.progress,
         elapsed_s=now - i.since,
         eta_s=eta_s if i.state in lc.LOADING or i.state not in lc.LIVE else None,
-        reason=why if why and i.state not in lc.LIVE else i.reason,
+        reason=why if why and (i.state is State.SLEEPING or i.state not in lc.LIVE) else i.reason,
         devices=tuple(sorted(held)),
         pid=instance.pid,
         in_flight=instance.gate.count,

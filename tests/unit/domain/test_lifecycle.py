@@ -186,7 +186,7 @@ def test_sleep_and_wake() -> None:
     sleeping, effects = lc.step(suspending, lc.FellAsleep(1), 3.0)
     assert effects == (
         lc.Judge(Outcome.OK, waking=False),
-        lc.Emit("instance.sleeping", "engine", {"generation": 1, "took_s": 2.0}),
+        lc.Emit("instance.sleeping", "engine", {"generation": 1, "reason": suspending.reason, "took_s": 2.0}),
     )
     assert sleeping.ready_since is None
     waking, effects = lc.step(sleeping, lc.Wake("t"), 4.0)
@@ -317,6 +317,17 @@ def frozen(place: str) -> lc.Instance:
     return instance
 
 
+def test_why_it_sleeps_is_told_until_it_wakes() -> None:
+    """As for one that stopped; awake it says nothing of the past."""
+    draining, _ = lc.step(reach("ready"), lc.Drain(Goal.SLEEP, 10.0, "evicted: room for b"), 0.0)
+    suspending, _ = lc.step(draining, lc.LeasesGone(1), 1.0)
+    asleep, _ = lc.step(suspending, lc.FellAsleep(1), 2.0)
+    assert asleep.reason == "evicted: room for b"
+    waking, _ = lc.step(asleep, lc.Wake("t"), 3.0)
+    ready, _ = lc.step(waking, lc.BecameReady(1), 4.0)
+    assert (waking.reason, ready.reason) == ("", "")
+
+
 def test_a_drain_that_may_freeze_freezes_what_is_left() -> None:
     """At its deadline nothing is revoked: the leases are marked, then the engine sleeps with what it has."""
     before, _ = lc.step(reach("ready"), lc.Drain(Goal.SLEEP, 10.0, "room for b", OnTimeout.FREEZE), 0.0)
@@ -328,6 +339,7 @@ def test_a_drain_that_may_freeze_freezes_what_is_left() -> None:
     )
     assert (after.frozen_since, after.deadline) == (10.0, 10.0 + TIMEOUTS.suspend)
     asleep, _ = lc.step(after, lc.FellAsleep(1), 11.0)
+    assert asleep.reason == "room for b"
     waking, effects = lc.step(asleep, lc.Wake("frozen"), 20.0)
     assert (asleep.frozen_since, waking.frozen_since) == (10.0, 10.0)
     ready, effects = lc.step(waking, lc.BecameReady(1), 22.0)
