@@ -9,6 +9,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/manager/test_manager.py::test_a_refusal_is_no_reason_of_a_later_state",),
     ),
     Mutant(
+        "sleeper-without-a-reason", "why a model was put to sleep is forgotten when it sleeps",
+        "backend/vllm_mm/domain/lifecycle.py", '**(_kept(i) | {"reason": i.reason})', "**_kept(i)",
+        ("tests/unit/domain/test_lifecycle.py::test_why_it_sleeps_is_told_until_it_wakes",),
+    ),
+    Mutant(
+        "refusal-outlives-its-room", "that there can be no room is told when there may be",
+        "backend/vllm_mm/engine/wishes.py",
+        "        for model in self._no_room:\n", "        for model in ():\n",
+        ("tests/unit/manager/test_manager.py::test_a_refusal_for_want_of_room_is_forgotten_when_the_room_may_differ",),
+    ),
+    Mutant(
         "wish-outlives-its-pin", "what was only wanted for a pin is loaded after that was taken off",
         "backend/vllm_mm/engine/acts.py",
         "        if not pinned:\n            self.withdraw(", "        if not model:\n            self.withdraw(",

@@ -51,6 +51,7 @@ class Lets(Acts):
                 return NoPlacement("who would have to go is changing its state")
             if not self._room.let(name, found.device_bytes, found.victims):
                 return NoPlacement("the room was promised to another one")
+            self._wishes.room_may_differ()
             evicted = tuple(Evicted(v.spec.id, v.state is State.READY or v.spec.preload) for v in victims)
             load = Load(name, dict(found.device_bytes), found.victims, Reason.OPERATOR.because("asked for the room"))
             # Not frozen: nobody knows for how long that would be, and no client waits for a lease's whole time.
@@ -80,6 +81,7 @@ class Lets(Acts):
     def give_back(self, name: str) -> None:
         """The room is everybody's again. Harmless when repeated."""
         self._room.release(name)
+        self._wishes.room_may_differ()
         self._decide()
 
     def fits_beside(self, model: str) -> bool:

@@ -1,15 +1,16 @@
 """The ProcessManager: which engines exist, in which state, on which devices, and the one way to reach them."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.errors import MMError, ShuttingDown, TornDown, UnknownModel
+from vllm_mm.domain.errors import MMError, NoRoom, ShuttingDown, TornDown, UnknownModel
 from vllm_mm.domain.estimates import Span, turn
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, Kill, OnTimeout, Outcome, State, Then
 from vllm_mm.domain.reasons import Reason, split
+from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Lane, Ticket, View
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import survey
@@ -221,7 +222,7 @@ class ProcessManager(Swaps):
         sleeper = self._instances.get(model)
         if sleeper is not None and sleeper.gate.frozen and sleeper.state is State.SLEEPING:
             sleeper.tell(Kill((error.reason or Reason.NEVER).because(error.message)))
-        if self._wishes.drop(model) and self._wishes.refuse(model, error.message):
+        if self._wishes.drop(model) and self._wishes.refuse(model, error.message, no_room=isinstance(error, NoRoom)):
             code = error.reason or Reason.NEVER
             self._emit("swap.refused", model, error.message, {"code": code.value})
 
@@ -267,6 +268,7 @@ class ProcessManager(Swaps):
         if before.state in lc.LOADING:
             self._room.profiled(model)
         if before.state in lc.LIVE and after.state not in lc.LIVE:
+            self._wishes.room_may_differ()
             self._gone(instance, before)
         if self._tears_down(after):
             self._waiting.refuse_streams(model, self._torn_down(instance))
@@ -327,7 +329,10 @@ class ProcessManager(Swaps):
         before = self._room.ledger.devices
         self._room.observe(self._tools.inventory.devices())
         self.device_alerts.look(self._room.ledger, self._tools.inventory.foreign_processes())
-        if self._room.ledger.devices != before:
+        after = self._room.ledger.devices
+        if _sizes(after.values()) != _sizes(before.values()):
+            self._wishes.room_may_differ()
+        if after != before:
             self._waiting.kick()
 
     @property
@@ -400,6 +405,11 @@ class ProcessManager(Swaps):
         if wish is not None:
             return wish.why_not or NOT_LOOKED_AT
         return self._waiting.why(model)
+
+
+def _sizes(devices: Iterable[Device]) -> set[tuple[str, int, int, bool]]:
+    """What changes whether a model can ever fit: not the use of others, which comes and goes."""
+    return {(d.id, d.capacity, d.headroom, bool(d.problem)) for d in devices}
 
 
 def _may_sleep(i: Instance) -> bool:

@@ -29,6 +29,8 @@ class Wishes:
         self._dismissed: set[str] = set()
         self._in_time: frozenset[str] = frozenset()
         self._refusals: dict[str, str] = {}
+        self._no_room: set[str] = set()
+        """Of these refusals: those that say that there can be no room."""
         self._told: dict[str, str] = {}
         """The last refusal that was told of each; what is wanted for good is wanted again and again."""
 
@@ -86,16 +88,24 @@ class Wishes:
         self._told.pop(model, None)
         self._dismissed.discard(model)
 
-    def refuse(self, model: str, reason: str) -> bool:
-        """It came to nothing before there was a process; remembered until the next wish, or until its engine is in another state.
-        Whether that is news: not where the
-        same was told before and nobody asked since."""
+    def refuse(self, model: str, reason: str, *, no_room: bool = False) -> bool:
+        """It came to nothing before there was a process; remembered until the next wish, until its engine is in another state, and
+        where it says that there can be no room, until there may be more. Whether that is news: not where the same was told before
+        and nobody asked since."""
         self._refusals[model] = reason
+        (self._no_room.add if no_room else self._no_room.discard)(model)
         before, self._told[model] = self._told.get(model), reason
         return before != reason
 
+    def room_may_differ(self) -> None:
+        """What there is, or who holds it for good, is not what it was: that there can be no room for somebody was said of the past."""
+        for model in self._no_room:
+            self._refusals.pop(model, None)
+        self._no_room.clear()
+
     def pin(self, model: str, *, pinned: bool) -> None:
         """Whoever pins it wants it there, whatever was said of it before."""
+        self.room_may_differ()
         self._pins[model] = pinned
         self._told.pop(model, None)
         if pinned:
@@ -104,6 +114,7 @@ class Wishes:
     def declared(self, before: Catalog, after: Catalog) -> None:
         """The declarations are these now: one that says something new of a pin is the last word on it, and of a model that is
         gone nothing is remembered, should it ever come again."""
+        self.room_may_differ()
         for old in before:
             new = after.get(old.id)
             if new is None:
@@ -116,6 +127,8 @@ class Wishes:
 
     def in_time(self, models: Collection[str]) -> None:
         """For these it is one of their times of the week, and for no others."""
+        if self._in_time != frozenset(models):
+            self.room_may_differ()
         self._in_time = frozenset(models)
 
     def kept(self, model: str) -> bool:

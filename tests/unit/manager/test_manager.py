@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,12 +21,15 @@ from vllm_mm.domain.errors import (
     UpstreamTimeout,
 )
 from vllm_mm.domain.lifecycle import Goal, State
-from vllm_mm.domain.residency import Device
+from vllm_mm.domain.residency import Device, NoPlacement
 from vllm_mm.domain.scheduling import Rules, Ticket
 from vllm_mm.domain.specs import GIB, RetryPolicy
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.policy import OnTeardown, Policy
 from vllm_mm.engine.wire import UpstreamRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 
 async def hold(w: World, ticket: Ticket, until: asyncio.Event) -> Lease:
@@ -690,6 +694,46 @@ async def test_an_operator_is_told_why_a_load_was_refused() -> None:
         await w.clock.advance(10.0)
         await w.ready("b")
         assert w.manager.refused_because("b") == ""
+
+
+async def test_a_refusal_for_want_of_room_is_forgotten_when_the_room_may_differ() -> None:
+    """Pins, declarations, times of the week, what a device has, leases on it, and the end of who was in the way: what was said
+    of another one before that is not shown any more. The use of others, which comes and goes, changes nothing of it."""
+    old = [model("a", 20), model("b", 20)]
+    async with world(*old) as w:
+        [gpu] = w.manager.devices()
+
+        def device(**changes: Any) -> None:
+            w.inventory.change(gpu.id, **changes)
+            w.manager.observe_devices()
+
+        async def lend() -> None:
+            assert not isinstance(await w.manager.let("lease:1", gpu.id, GIB), NoPlacement)
+
+        changes: list[Callable[[], Awaitable[None] | None]] = [
+            lambda: w.manager.pin("a", pinned=False),
+            lambda: w.manager.set_catalog(Catalog([*old, model("c", 1)])),
+            lambda: w.manager.in_time({"a"}),
+            lambda: device(headroom=GIB),
+            lambda: device(problem="it is lost"),
+            lend,
+            lambda: w.manager.give_back("lease:1"),
+            lambda: w.manager.stop("a", "operator", force=True),
+        ]
+        await w.ready("a")
+        for change in changes:
+            device(problem="", headroom=0)
+            w.manager.pin("a", pinned=True)
+            await w.manager.start("b", "operator")
+            await w.clock.advance(1.0)
+            device(foreign=GIB)
+            device(foreign=0)
+            assert "pinned" in w.manager.describe("b").reason
+            done = change()
+            if done is not None:
+                await done
+            await w.clock.advance(2.0)
+            assert w.manager.refused_because("b") == "", inspect.getsource(change)
 
 
 async def test_a_refusal_is_no_reason_of_a_later_state() -> None:

@@ -62,6 +62,20 @@ async def test_a_victim_sleeps_and_comes_back_without_a_start() -> None:
         assert w.most_running == 2
 
 
+async def test_a_sleeper_says_why_it_sleeps_and_why_it_does_not_wake() -> None:
+    """As one that stopped does: for whom it went, and what became of the latest wish for it."""
+    async with world(sim("a"), sim("b"), devices=device(15)) as w:
+        await w.ready("a")
+        await served(w, "b")
+        assert w.manager.describe("a").reason.startswith("evicted: room for b")
+        w.manager.pin("b", pinned=True)
+        await w.manager.wake("a", "operator")
+        await w.clock.advance(1.0)
+        assert (w.manager.describe("a").state, "pinned" in w.manager.describe("a").reason) == ("sleeping", True)
+        w.manager.pin("b", pinned=False)
+        assert w.manager.describe("a").reason.startswith("evicted: room for b")
+
+
 async def test_without_a_budget_victims_are_stopped() -> None:
     """`host_memory.sleep_budget: 0` turns sleep off, an operator's too."""
     async with world(sim("a"), sim("b"), devices=device(15), policy=budget(0)) as w:
