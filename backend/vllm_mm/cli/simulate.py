@@ -45,8 +45,13 @@ def simulate(
     policy: Annotated[str, typer.Option("--policy", help="What to compare, such as brain,lru,fifo.")] = "brain",
     memory: Annotated[str | None, typer.Option("--memory", help="What if every device had this much? 48GiB")] = None,
     sleep_budget: Annotated[
-        str, typer.Option("--sleep-budget", help="Host memory for models that sleep instead of stopping; 0 for none.")
-    ] = "0",
+        str | None,
+        typer.Option(
+            "--sleep-budget",
+            help="Host memory for models that sleep instead of stopping; 0 for none. If not given: what the configuration says in "
+            "bytes, else none.",
+        ),
+    ] = None,
     max_wait: Annotated[str | None, typer.Option("--max-wait", help="What if swap.max_wait were this? 20s")] = None,
     min_dwell: Annotated[str | None, typer.Option("--min-dwell", help="What if swap.min_dwell were this? 5s")] = None,
     quantum: Annotated[str | None, typer.Option("--quantum", help="What if swap.quantum were this? 10s")] = None,
@@ -110,6 +115,7 @@ def simulate(
             scenario = _plain(models, footprint, memory, times, options)
         else:
             scenario = _declared(_settings(config, data_dir), memory, times, options, learned=learned)
+            _tell_what_is_left_out(scenario, sleep_budget, patience)
         terms = _terms(
             scenario,
             sleep_budget,
@@ -257,7 +263,29 @@ def _learned(settings: "Settings") -> "tuple[Mapping[str, float], Mapping[tuple[
     return run(read())
 
 
-def _terms(scenario: Scenario, sleep_budget: str, patience: str | None, changes: "Mapping[str, str | None]") -> "Terms":
+def _tell_what_is_left_out(scenario: Scenario, sleep_budget: str | None, patience: str | None) -> None:
+    """In one line, what the configuration says and a run does not go by."""
+    from vllm_mm.virtual.scenario import left_out  # noqa: PLC0415  # as above
+
+    if scenario.settings is None:
+        return
+    given = {"host_memory.sleep_budget": sleep_budget, "queue.max_wait": patience}
+    found = left_out(scenario.settings, {name for name, value in given.items() if value is not None})
+    if found:
+        typer.echo(f"not simulated: {'; '.join(found)} (docs/simulate.md)", err=True)
+
+
+def _sleep_budget(scenario: Scenario, option: str | None) -> int:
+    """Bytes: the option, else what the configuration says in bytes, else none. Raises ValueError."""
+    if option is not None:
+        return understood("--sleep-budget", option, parse_size)
+    declared = scenario.settings.host_memory.sleep_budget if scenario.settings is not None else None
+    return declared or 0
+
+
+def _terms(
+    scenario: Scenario, sleep_budget: str | None, patience: str | None, changes: "Mapping[str, str | None]"
+) -> "Terms":
     """`changes`: of the configuration's `swap`, in its own words. Raises ValueError."""
     from math import inf  # noqa: PLC0415  # only here
 
@@ -280,7 +308,7 @@ def _terms(scenario: Scenario, sleep_budget: str, patience: str | None, changes:
         rules=Rules(swap.max_wait, swap.min_dwell, swap.quantum, swap.placement == "spread"),
         drain_timeout=inf if swap.on_drain_timeout == "wait" else swap.drain_timeout,
         preempt=swap.on_drain_timeout == "preempt",
-        sleep_budget=understood("--sleep-budget", sleep_budget, parse_size),
+        sleep_budget=_sleep_budget(scenario, sleep_budget),
         patience=understood("--patience", patience, parse_duration) if patience is not None else inf,
     )
 
@@ -350,6 +378,8 @@ def _run(
     print_table(report.SUMMARY, report.summary_rows(results), "no results")
     typer.echo()
     print_table(report.BY_MODEL, report.model_rows(results), "no models")
+    if unwanted := report.unwanted(results):
+        typer.echo(f"left out: {unwanted} of the models, which the trace never asks for; --json has them")
     typer.echo(
         "\nseconds; `lost`: memory that served nobody during swaps; `bound`: the wait nearest to what is allowed"
     )

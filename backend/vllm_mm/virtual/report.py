@@ -37,7 +37,7 @@ def summary_rows(results: Sequence[Result]) -> list[list[str]]:
 
 
 def model_rows(results: Sequence[Result]) -> list[list[str]]:
-    """One row per policy and model, under `BY_MODEL`."""
+    """One row per policy and model that the trace asks for, under `BY_MODEL`."""
     return [
         [
             r.policy, m.model, str(m.wait.count), *_five(m.wait), _s(m.ttft.p50), _s(m.ttft.p99), str(m.loads),
@@ -45,7 +45,13 @@ def model_rows(results: Sequence[Result]) -> list[list[str]]:
         ]
         for r in results
         for m in r.models
+        if _requests(m)
     ]  # fmt: skip
+
+
+def unwanted(results: Sequence[Result]) -> int:
+    """How many models the trace never asks for: they have no row."""
+    return sum(not _requests(m) for m in results[0].models)
 
 
 def document(results: Sequence[Result], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,9 +73,13 @@ def _policy(r: Result) -> dict[str, Any]:
 
 def _model(m: ModelResult) -> dict[str, Any]:
     return {
-        "wait": _spread(m.wait), "ttft": _spread(m.ttft), "requests": m.wait.count + m.unserved, "served": m.wait.count,
+        "wait": _spread(m.wait), "ttft": _spread(m.ttft), "requests": _requests(m), "served": m.wait.count,
         "unserved": m.unserved, "loads": m.loads, "resident": m.resident, "cut": m.cut,
     }  # fmt: skip
+
+
+def _requests(m: ModelResult) -> int:
+    return m.wait.count + m.unserved
 
 
 def _spread(s: Spread) -> dict[str, float]:

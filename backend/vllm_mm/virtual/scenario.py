@@ -1,6 +1,6 @@
 """From what is declared to what a run needs: models with their times, and devices with what-if capacities."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,10 +10,14 @@ import yaml
 
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.specs import EngineKind, ModelSpec
+from vllm_mm.settings import Settings
 from vllm_mm.virtual.engine import EngineTimes, VirtualModel, from_profile, times
 
 EVERYONE = "default"
 """In a file of times: what holds for models that are not named."""
+
+LIMITS = ("max_size", "max_wait", "request_timeout", "on_teardown", "cancel_unwanted_loads")
+"""Settings of the queue that a run does not go by."""
 
 
 class ScenarioError(Exception):
@@ -97,6 +101,21 @@ def plain_models(
     specs = [ModelSpec(name, engine=EngineKind.COMMAND) for name in names]
     models = [model_of(s, memory, EngineTimes(), given=given, options=options) for s in specs]
     return [replace(m, idle=VirtualModel("", 0).idle) for m in models]
+
+
+def left_out(settings: Settings, given: Collection[str]) -> list[str]:
+    """What the configuration says that a run in virtual time does not go by, for people. `given`: settings in whose place something
+    was said for the run."""
+    found: list[str] = []
+    if kept := [model for model, declared in settings.models.items() if declared.schedule]:
+        shown = ", ".join(kept[:3]) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
+        found.append(f"the `schedule` of {shown}")
+    said = [f"queue.{name}" for name in LIMITS if name in settings.queue.model_fields_set]
+    if "sleep_budget" in settings.host_memory.model_fields_set and settings.host_memory.sleep_budget is None:
+        said.append("host_memory.sleep_budget")  # auto: half of a machine that is not this one
+    instead = {"queue.max_wait": "--patience", "host_memory.sleep_budget": "--sleep-budget"}
+    found += [f"`{s}`" + (f" (give {instead[s]})" if s in instead else "") for s in said if s not in given]
+    return found
 
 
 def with_capacity(devices: Sequence[Device], memory: int | None) -> list[Device]:

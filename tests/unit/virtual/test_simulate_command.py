@@ -85,6 +85,49 @@ def test_what_ifs_change_the_answer(cli: Cli) -> None:
     assert results(cli, "t.csv", "--max-wait", "1m", "--min-dwell", "0")["terms"]["max_wait"] == 60.0
 
 
+def test_the_configurations_budget_for_sleep_counts(cli: Cli) -> None:
+    """In bytes, and the option goes before it; `auto` says nothing of the machine that is meant."""
+
+    def wakes(budget: str, *args: str) -> tuple[int, int]:
+        (cli.cwd / "vllm-mm.yaml").write_text(f"{CONFIG}host_memory: {{sleep_budget: {budget}}}\n")
+        found = results(cli, "t.csv", *args)
+        return found["terms"]["sleep_budget"], found["policies"][0]["wakes"]
+
+    assert wakes("64GiB") == (64 * 2**30, 1)
+    assert wakes("64GiB", "--sleep-budget", "0") == (0, 0)
+    assert wakes("0", "--sleep-budget", "64GiB") == (64 * 2**30, 1)
+    assert wakes("0") == wakes("auto") == (0, 0)
+
+
+def test_what_is_not_simulated_is_told_in_one_line(cli: Cli) -> None:
+    """Where the configuration has it and no option stands for it; else nothing is said."""
+    assert cli.now("simulate", "t.csv").stderr == ""
+    settings = "host_memory: {sleep_budget: auto}\nqueue: {max_size: 3, max_wait: 5s, workers: 2}\n"
+    (cli.cwd / "vllm-mm.yaml").write_text(CONFIG.replace("large: {", "large: {schedule: ['09:00-10:00'], ") + settings)
+    told = "not simulated: the `schedule` of large; `queue.max_size`{} (docs/simulate.md)\n"
+    done = cli.now("simulate", "t.csv", "--json")
+    assert done.stderr == told.format(
+        "; `queue.max_wait` (give --patience); `host_memory.sleep_budget` (give --sleep-budget)"
+    )
+    assert json.loads(done.stdout)["requests"] == 3
+    assert cli.now("simulate", "t.csv", "--patience", "9s", "--sleep-budget", "1GiB").stderr == told.format("")
+    assert cli.now("simulate", "zipf6", "--models", "6").stderr == ""
+
+
+def test_models_that_nobody_asks_for_have_no_row(cli: Cli) -> None:
+    """How many there are is said; JSON has them."""
+    (cli.cwd / "t.csv").write_text("timestamp,model,prompt_tokens,output_tokens\n0,gpt,10,100\n")
+    done = cli.now("simulate", "t.csv", "--policy", "brain,lru")
+    assert [line.split()[:2] for line in done.stdout.splitlines() if " small " in line] == [
+        ["brain", "small"],
+        ["lru", "small"],
+    ]
+    assert "large" not in done.stdout
+    assert "left out: 1 of the models, which the trace never asks for" in done.stdout
+    assert set(results(cli, "t.csv")["policies"][0]["by_model"]) == {"small", "large"}
+    assert "left out" not in cli.now("simulate", "zipf6", "--models", "6").stdout
+
+
 def test_times_come_from_a_file_too(cli: Cli) -> None:
     """By model, with a default; options are stronger."""
     (cli.cwd / "times.yaml").write_text("default: {load: 50s}\nlarge: {load: 70s, decode: 10}\n")
