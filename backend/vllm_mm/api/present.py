@@ -144,7 +144,7 @@ def device(found: Device, ledger: Ledger, strangers: Sequence[ForeignProcess]) -
         ],
         reservations=[
             ReservationOut(
-                model=r.model, bytes=r.device_bytes[found.id], in_use=r.physical(found.id) > 0, leaving=r.leaving
+                model=r.model, bytes=r.shown(found.id), in_use=r.held.get(found.id, 0) > 0, leaving=r.leaving
             )
             for r in held
         ],

@@ -219,6 +219,7 @@ class HistoryOut(Out):
 class ReservationOut(Out):
     model: str
     bytes: int
+    """What it may use, or was promised; of a leaver, what it holds."""
     in_use: bool
     """False while it is only promised: the load has not begun."""
     leaving: bool

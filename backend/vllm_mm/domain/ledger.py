@@ -68,6 +68,11 @@ class Reservation:
         """Bytes to count as in use. A leaver counts whole, whether it ever began or not."""
         return (self.device_bytes if self.leaving else self.held).get(device, 0)
 
+    def shown(self, device: str) -> int:
+        """Bytes for people: what it may use, or was promised; of a leaver no more than a process of it may hold, for what it was
+        promised beyond that (a sleeper that was to wake) is promised to others."""
+        return (self.held if self.leaving else self.device_bytes).get(device, 0)
+
     def lasting(self, device: str) -> int:
         """Bytes to count on once every leaver has gone."""
         return (self.stays if self.leaving else self.device_bytes).get(device, 0)

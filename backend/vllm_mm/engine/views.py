@@ -82,7 +82,7 @@ def instance_view(
 ) -> InstanceView:
     """`why`: what a model that stopped or sleeps waits for, or why it will not come; `eta_s` is None where nothing is expected."""
     i, now = instance.snapshot, clock.now()
-    held = dict(reservation.device_bytes) if reservation is not None else {}
+    held = {d: reservation.shown(d) for d in reservation.device_bytes} if reservation is not None else {}
     idle = i.state is State.READY and not instance.gate.count
     return InstanceView(
         id=f"{i.model}#{i.generation}",

@@ -1595,7 +1595,10 @@ export interface components {
         ReservationOut: {
             /** Model */
             model: string;
-            /** Bytes */
+            /**
+             * Bytes
+             * @description What it may use, or was promised; of a leaver, what it holds.
+             */
             bytes: number;
             /**
              * In Use

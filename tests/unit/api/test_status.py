@@ -9,8 +9,10 @@ import pytest
 
 from admin_rig import READ, ROW, Admin, admin
 from fakes_engine import model
+from vllm_mm.api.present import device
 from vllm_mm.api.rows import RequestOut
 from vllm_mm.domain.keys import Scope
+from vllm_mm.domain.residency import Device, Ledger
 from vllm_mm.domain.specs import GIB
 from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.domain.usage import Gaps, RequestRecord, Usage
@@ -47,6 +49,19 @@ async def test_devices_show_who_holds_what(api: Admin) -> None:
     (device,) = (await api.client.get("/api/devices")).json()
     assert (device["id"], device["capacity"], device["free"]) == ("gpu0", 24 * GIB, 4 * GIB)
     assert device["reservations"] == [{"model": "a", "bytes": 20 * GIB, "in_use": True, "leaving": False}]
+
+
+def test_a_device_shows_of_a_leaver_what_it_holds() -> None:
+    """A sleeper that was to wake and goes for another one is not shown with what is promised to that one."""
+    small, all_of_it = {"d0": GIB // 2}, {"d0": 10 * GIB}
+    ledger = Ledger({"d0": Device("d0", 11 * GIB)}).adopt("a", all_of_it).leave("a", small).asleep("a", small)
+    ledger = ledger.grow("a", all_of_it).leave("a").reserve("b", all_of_it).reserve("c", small).leave("c")
+    shown = device(ledger.devices["d0"], ledger, []).reservations
+    assert [(r.model, r.bytes, r.in_use, r.leaving) for r in shown] == [
+        ("a", GIB // 2, True, True),
+        ("b", 10 * GIB, False, False),
+        ("c", 0, False, True),
+    ]
 
 
 async def test_a_device_that_is_out_of_use_says_so(api: Admin) -> None:

@@ -47,6 +47,17 @@ def test_usable_leaves_headroom_and_foreign_use_alone() -> None:
     assert Device("d", 100, foreign=300).usable == 0
 
 
+def test_a_leaver_is_shown_with_what_it_holds() -> None:
+    """A sleeper of 5 that was promised 90 to wake, and goes for another one before that: what is shown is no more than there is.
+    One that used it all is shown with all, until it is gone; one that never began with nothing."""
+    book = ledger(100, a={"d0": 90}).leave("a", {"d0": 5}).asleep("a", {"d0": 5}).grow("a", {"d0": 90})
+    assert book.reservations["a"].shown("d0") == 90
+    book = book.leave("a").reserve("b", {"d0": 95})
+    assert [r.shown("d0") for r in book.reservations.values()] == [5, 95]
+    assert ledger(100, a={"d0": 90}).leave("a").reservations["a"].shown("d0") == 90
+    assert ledger(100).reserve("a", {"d0": 90}).leave("a").reservations["a"].shown("d0") == 0
+
+
 def test_a_load_reserves_from_the_decision_and_begins_when_the_leaver_is_gone() -> None:
     """The hard case: A (100 of 105) is still there when B is decided: B is promised the room and begins only later."""
     book = ledger(105, a={"d0": 100}).leave("a").reserve("b", {"d0": 100})
