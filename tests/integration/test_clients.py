@@ -131,6 +131,19 @@ async def test_other_spellings(form: str, tmp_path: Path) -> None:
             answer = await ask(server, post(path, BODY))
             assert told(answer) == (404, "unknown_route")
             assert f"Did you mean {CHAT}?" in json.loads(answer.body)["error"]["message"]
+        for path, near in (
+            ("/v1/chat/completion", CHAT),
+            ("/v1/rerankk", "/v1/rerank"),
+            ("/v1/audio/transcription", "/v1/audio/transcriptions"),
+            ("/v1/tokenize", "/tokenize"),
+            ("/v1/modells", "/v1/models"),
+        ):
+            answer = await ask(server, post(path, BODY))
+            assert told(answer) == (404, "unknown_route")
+            assert f"Did you mean {near}?" in json.loads(answer.body)["error"]["message"]
+        for path in ("/v1/files", "/v1/chat/completion" + 1000 * "s"):
+            answer = await ask(server, post(path, BODY))
+            assert "GET /docs lists what there is." in json.loads(answer.body)["error"]["message"]
 
 
 async def test_an_offer_of_another_protocol_is_declined(tmp_path: Path) -> None:

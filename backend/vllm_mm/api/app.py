@@ -16,6 +16,7 @@ from vllm_mm.api import admin, captures, dashboard, device_leases, health, keys,
 from vllm_mm.api.bodies import JsonBodies, sent_as
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.documentation import say_how_keys_are_sent
+from vllm_mm.api.openai import nearest
 from vllm_mm.api.problems import MethodNotAllowed, explain_admin
 from vllm_mm.domain.errors import BadRequest, MMError, UnknownRoute
 from vllm_mm.gateway.bodies import error_body
@@ -118,7 +119,8 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         told: MMError | None = MethodNotAllowed(f"{request.method} is not possible on {path}. /docs lists what is.")
     elif error.status_code == 404 and error.detail == "Not Found":
-        told = UnknownRoute(f"There is no {path}. /docs lists what there is.")
+        near = nearest(path)
+        told = UnknownRoute(f"There is no {path}. {f'Did you mean {near}?' if near else '/docs lists what there is.'}")
     else:
         told = None
     code = "not_found" if error.status_code == 404 else "error"

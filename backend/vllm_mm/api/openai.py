@@ -6,6 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -34,6 +35,7 @@ _PREFIXES: Final = ("/v1/", "/v2/")
 _MODELS: Final = "/v1/models"
 MODELS: Final = _MODELS.encode()
 """The path of the list of models."""
+_KNOWN: Final = (_MODELS, *(route.name for route in (*ROUTES.values(), *UPLOADS.values(), REALTIME)))
 
 
 class OpenAIApp:
@@ -101,7 +103,7 @@ class OpenAIApp:
                     f"{path} is a WebSocket: connect with a client for one (ws://, docs/realtime.md)."
                 )
             else:
-                near = _near(path)
+                near = nearest(path)
                 advice = "GET /docs lists what there is." if near is None else f"Did you mean {near}?"
                 raise UnknownRoute(f"There is no {method} {raw} here. {advice}")
         except MMError as error:
@@ -221,9 +223,24 @@ class OpenAIApp:
 
 def _near(path: str) -> str | None:
     """The path that was meant, when it was sent in another spelling."""
-    meant = re.sub("/+", "/", path).lower().rstrip("/")
-    known = meant.encode()
-    return meant if meant == _MODELS or known in ROUTES or known in UPLOADS else None
+    meant = _plainly(path)
+    return meant if meant in _KNOWN else None
+
+
+def nearest(path: str) -> str | None:
+    """The path that was probably meant by one of those that are not there: with other slashes, without `/v1`, or with a typo."""
+    if len(path) > 200:
+        return None
+    meant = _plainly(path)
+    for known in (meant, "/v1" + meant):
+        if known in _KNOWN:
+            return known
+    near = get_close_matches(meant, _KNOWN, n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def _plainly(path: str) -> str:
+    return re.sub("/+", "/", path).lower().rstrip("/")
 
 
 def too_large(limit: int) -> PayloadTooLarge:

@@ -31,11 +31,19 @@ class Catalog:
         """The spec that `name` stands for. Raises UnknownModel, naming the nearest known name."""
         spec = self._by_name.get(name)
         if spec is None:
-            near = get_close_matches(name, self._by_name, n=1) if len(name) <= 200 else []
-            hint = f" Did you mean `{near[0]}`?" if near else " GET /v1/models lists what there is."
+            near = self._nearest(name) if len(name) <= 200 else None
+            hint = f" Did you mean `{near}`?" if near is not None else " GET /v1/models lists what there is."
             shown = name if len(name) <= 200 else f"{name[:200]}..."
             raise UnknownModel(f"The model `{shown}` does not exist.{hint}")
         return spec
+
+    def _nearest(self, name: str) -> str | None:
+        """Whatever the case of its letters; one that differs in nothing else goes before all others."""
+        lower = {known.lower(): known for known in self._by_name}
+        if (same := lower.get(name.lower())) is not None:
+            return same
+        near = get_close_matches(name, self._by_name, n=1) or get_close_matches(name.lower(), lower, n=1)
+        return lower[near[0].lower()] if near else None
 
     def get(self, model: str) -> ModelSpec | None:
         """By id only."""

@@ -1,8 +1,19 @@
 """One tree of errors. A code is for programs, a message is for people and says what to do; HTTP is somebody else's."""
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
 
 from vllm_mm.domain.reasons import Reason
+
+_AGAIN: Final = re.compile(r"\btry(?: it)? again\b[^.;]*$", re.IGNORECASE)
+
+
+def advised(what: str, advice: str) -> str:
+    """`what` as a sentence and `advice` behind it, but for "Try again" where it ends with that itself."""
+    what = what.rstrip(".")
+    if advice.startswith("Try again") and _AGAIN.search(what) is not None:
+        return f"{what}."
+    return f"{what}. {advice}"
 
 
 class MMError(Exception):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from vllm_mm.clock import Clock, Timer
-from vllm_mm.domain.errors import MMError, NoRoom, QueueFull, ShuttingDown, StillLoading
+from vllm_mm.domain.errors import MMError, NoRoom, QueueFull, ShuttingDown, StillLoading, advised
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.scheduling import (
@@ -214,7 +214,7 @@ class InferenceQueue:
         )  # fmt: skip
         if why := refusal(places):
             raise QueueFull(
-                f"{why[0].upper()}{why[1:]}. Try again later.", retry_after=retry_after(self._manager.eta(ticket.model)),
+                advised(f"{why[0].upper()}{why[1:]}", "Try again later."), retry_after=retry_after(self._manager.eta(ticket.model)),
                 reason=Reason.QUEUE_SHARE if places.free > 0 else Reason.QUEUE_FULL,
             )  # fmt: skip
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain import lifecycle as lc
-from vllm_mm.domain.errors import StartFailed, TornDown
+from vllm_mm.domain.errors import StartFailed, TornDown, advised
 from vllm_mm.domain.lifecycle import Instance, Progress, State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Reservation
@@ -132,7 +132,7 @@ def start_failed(instance: ModelInstance, reason: str, now: float) -> StartFaile
         after = max(1.0, lc.backoff_delay(i.retry, max(1, i.failures)))
         then = "Try again."
     return StartFailed(
-        f"The model `{i.model}` could not be served: {(reason or i.reason).rstrip('.')}. {then}",
+        advised(f"The model `{i.model}` could not be served: {reason or i.reason}", then),
         phase=phase,
         log_tail=instance.tail(20),
         retry_after=retry_after(after),

@@ -105,6 +105,20 @@ async def test_refusals_have_our_shape(api: Admin) -> None:
         assert_problem(answer, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/chat/completions", "Did you mean /v1/chat/completions?"),
+        ("/tokenise", "Did you mean /tokenize?"),
+        ("/api/nothing", "/docs lists what there is."),
+    ],
+)
+async def test_a_path_that_is_not_there_is_told_with_the_one_that_was_meant(api: Admin, path: str, hint: str) -> None:
+    """Also beside the data plane's paths: a client without `/v1` in its base URL, a typo."""
+    answer = await api.client.post(path)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, f"There is no {path}. {hint}")
+
+
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/", "/docs", "/openapi.json"])
 async def test_head_is_answered_where_get_is(api: Admin, path: str) -> None:
     """Load balancers and monitors ask with HEAD: the status of GET, and no second operation in the document."""

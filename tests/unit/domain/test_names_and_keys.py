@@ -33,6 +33,9 @@ def test_unknown_names_get_the_nearest_one() -> None:
     catalog = Catalog([A, B])
     with pytest.raises(errors.UnknownModel, match="Did you mean `small`"):
         catalog.resolve("smal")
+    for name, near in (("B", "b"), ("SMALL", "small"), ("ORG/AA", "org/a")):
+        with pytest.raises(errors.UnknownModel, match=f"Did you mean `{near}`"):
+            catalog.resolve(name)
     with pytest.raises(errors.UnknownModel, match="GET /v1/models lists"):
         catalog.resolve("zzzzzz")
 
@@ -154,3 +157,18 @@ def test_records_hold_what_they_are_given() -> None:
     for record, name in ((row, "status"), (launch, "pid"), (Event(1, 1.0, "instance.ready"), "seq")):
         with pytest.raises(AttributeError):
             setattr(record, name, 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "advice", "told"),
+    [
+        ("No room", "Try again.", "No room. Try again."),
+        ("No room.", "Try again.", "No room. Try again."),
+        ("No room. Free some, then try again.", "Try again.", "No room. Free some, then try again."),
+        ("End that, or try again in a moment.", "Try again later.", "End that, or try again in a moment."),
+        ("Try again; it may fit.", "Try again.", "Try again; it may fit. Try again."),
+        ("Free some, then try again.", "It is tried again in 5 s.", "Free some, then try again. It is tried again in 5 s."),
+    ],
+)  # fmt: skip
+def test_advice_is_given_once(what: str, advice: str, told: str) -> None:
+    assert errors.advised(what, advice) == told
