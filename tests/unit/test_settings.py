@@ -423,6 +423,28 @@ def test_words_are_text(home: Path) -> None:
     assert s.models["no"].args == {"a": "on", "b": "12:30", "c": 1000.0, "d": 16, "e": None, "f": "true", "g": True}
 
 
+@pytest.mark.parametrize("word", ["yes", "on", "y", "no", "'on'", "1", "0", "null"])
+def test_words_are_no_booleans(home: Path, word: str) -> None:
+    """What is text is not taken for true because a boolean belongs there."""
+    text = f"models:\n  a: {{engine: sim, pinned: {word}}}\n"
+    (error,) = errors(home, text)
+    assert error.startswith("vllm-mm.yaml:2: models.a.pinned: expected true or false, not ")
+    if word != "null":
+        text = (
+            f"devices: [{{id: x, memory: 1GiB, simulated: {word}}}]\nmodels: {{a: {{engine: sim, progress: {word}}}}}\n"
+        )
+        assert len(errors(home, text)) == 2
+
+
+def test_booleans(home: Path) -> None:
+    """Quotes stand around a variable that has one; the environment and flags may say it in other words."""
+    text = 'models:\n  a: {engine: sim, pinned: "${env.PIN}"}\n  b: {engine: sim, preload: TRUE, progress: null}\n'
+    env = {"PIN": "True", "VLLM_MM_METRICS__PUBLIC": "on", "VLLM_MM_MODELS__b__PINNED": "no"}
+    s = read(home, text, env=env, flags={"server.timings": "1"})
+    assert (s.models["a"].pinned, s.models["b"].preload, s.models["b"].progress) == (True, True, None)
+    assert (s.metrics.public, s.server.timings, s.models["b"].pinned) == (True, True, False)
+
+
 def test_numbers_are_taken_as_text_where_text_is_meant(home: Path) -> None:
     """`HF_HUB_OFFLINE: 1` and device ids need no quotes."""
     s = read(home, "devices: [0, {id: 1}]\nmodels: {a: {env: {X: 1}, devices: {ids: [0, 1]}}}\n")

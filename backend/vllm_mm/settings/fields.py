@@ -45,6 +45,16 @@ def _auto(value: object) -> object:
     return None if value == "auto" else value
 
 
+def _switch(value: object) -> object:
+    """Text comes from quotes around `${env.X}`. Raises ValueError."""
+    meant = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(meant, bool):
+        raise ValueError(f"expected true or false, not {value!r}")  # noqa: TRY004  # pydantic's way
+    return meant
+
+
+Switch = Annotated[bool, BeforeValidator(_switch)]
+"""`yes`, `on` and 1 are no booleans in YAML 1.2; taken for true they would mean what their writer did not see."""
 Text = Annotated[str, BeforeValidator(_text)]
 ModelId = Annotated[str, AfterValidator(check_model_id)]
 AutoSize = Annotated[

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from vllm_mm.settings.fields import AutoSize, Section, Text
+from vllm_mm.settings.fields import AutoSize, Section, Switch, Text
 from vllm_mm.settings.units import Duration, Size
 
 
@@ -19,7 +19,7 @@ class DeviceConfig(Section):
     """Capacity; auto is what the device has. Simulated devices need one."""
     headroom: Size | None = None
     """Never given out; null means `device_headroom` (0 for simulated devices)."""
-    simulated: bool = False
+    simulated: Switch = False
     """A device that exists only for `sim` engines."""
 
 
@@ -54,7 +54,7 @@ class QueueConfig(Section):
     """A stream whose engine is being torn down: `retry` answers 503 with Retry-After, `wait` holds it for the next start."""
     workers: int = Field(default=4, ge=1, le=64)
     """Async workers that turn waiting tickets into leases."""
-    cancel_unwanted_loads: bool = False
+    cancel_unwanted_loads: Switch = False
     """Stop a load when everybody who waited for it has gone."""
 
 
@@ -103,7 +103,7 @@ class WarmConfig(Section):
 
     idle_after: Duration | None = 1800.0
     """Time without a start after which such a process is ended and its memory given back; null means never."""
-    preload: bool = True
+    preload: Switch = True
     """Make them when the server starts, so that the first start of a model is quick too; false makes them when first needed."""
     read_ahead: Size = 0
     """Bytes of the weights of models that are likely to be next which may be read into the system's page cache; 0 reads none."""

@@ -191,8 +191,6 @@ _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
     "path_type": "a path",
 }
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from vllm_mm.settings.fields import ArgValue, AutoSize, EngineName, LauncherName, ModelId, Section, Text
+from vllm_mm.settings.fields import ArgValue, AutoSize, EngineName, LauncherName, ModelId, Section, Switch, Text
 from vllm_mm.settings.nodes import KeyPath
 from vllm_mm.settings.units import Duration
 from vllm_mm.vocabulary.profile import KEYS
@@ -65,7 +65,7 @@ def _kind(value: object) -> str:
 class RequestLimitsConfig(Section):
     max_tokens: int | None = Field(default=None, ge=1)
     """Tokens of an answer at most, whatever the API calls the field: a larger number becomes this one. Null is no limit."""
-    max_tokens_if_missing: bool = False
+    max_tokens_if_missing: Switch = False
     """Requests that name no number get `max_tokens` too."""
 
 
@@ -117,10 +117,10 @@ class DefaultsConfig(RequestRulesConfig):
     """Environment variables of all engines; a model's own `env` is laid over them."""
     concurrency: int = Field(default=256, ge=1)
     """Requests that one instance is given at the same time."""
-    progress: bool = False
+    progress: Switch = False
     """Send comments to clients that wait for a stream (`X-VLLM-MM-Progress`), also to those that do not ask; they can refuse with
     `X-VLLM-MM-Progress: 0`. The status of an answer is sent with the first comment, before it is known how it ends."""
-    stream_usage: bool = True
+    stream_usage: Switch = True
     """Ask engines for the token counts of streams whose clients did not ask (`stream_options.include_usage`), and take out
     again what that adds to the stream. Without it such streams have no tokens in the ledger."""
     idle: IdleConfig = IdleConfig()
@@ -167,9 +167,9 @@ class ModelConfig(RequestRulesConfig):
     kv_cache: AutoSize = None
     """Bytes of KV cache that it is given on each device. auto: all that is left on a GPU that no other model wants, else enough
     for 4 requests of the greatest length or 32,768 tokens, as far as there is room."""
-    pinned: bool = False
+    pinned: Switch = False
     """Never swapped out for another model, never put to sleep or stopped for being idle."""
-    preload: bool = False
+    preload: Switch = False
     """Loaded when the server starts."""
     schedule: tuple[Annotated[str, AfterValidator(_time_of_the_week)], ...] = ()
     """Times of the week in which it is loaded and not put to sleep or stopped for being idle, such as `mon-fri 09:00-18:00`,
@@ -178,9 +178,9 @@ class ModelConfig(RequestRulesConfig):
     """Higher is served first and swapped out last; from -1000 to 1000."""
     concurrency: int | None = Field(default=None, ge=1)
     """Requests that the instance is given at the same time; null means `defaults.concurrency`."""
-    progress: bool | None = None
+    progress: Switch | None = None
     """Comments for clients that wait for a stream of it; null means `defaults.progress`."""
-    stream_usage: bool | None = None
+    stream_usage: Switch | None = None
     """Ask its engine for the token counts of streams; false for one that refuses `stream_options`, null means
     `defaults.stream_usage`."""
     idle: IdleConfig = IdleConfig()

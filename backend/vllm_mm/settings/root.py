@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from vllm_mm.settings.fields import ModelId, Section
+from vllm_mm.settings.fields import ModelId, Section, Switch
 from vllm_mm.settings.fleet import Devices, HostMemoryConfig, QueueConfig, SwapConfig, TimeoutsConfig, WarmConfig
 from vllm_mm.settings.layers import Layer
 from vllm_mm.settings.models import DefaultsConfig, ModelConfig
@@ -72,7 +72,7 @@ class Settings(Section, BaseSettings):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     timezone: Annotated[str, AfterValidator(_zone)] | None = None
     """Time zone of `models.*.schedule`, such as `Europe/Berlin`; null is that of the machine."""
-    engines_outlive_controller: bool = True
+    engines_outlive_controller: Switch = True
     """After a crash of the controller the engines go on, and the next one adopts them; false ends them with it."""
     warm: WarmConfig = WarmConfig()
     defaults: DefaultsConfig = DefaultsConfig()

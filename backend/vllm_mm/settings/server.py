@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vllm_mm.settings.fields import Section
+from vllm_mm.settings.fields import Section, Switch
 from vllm_mm.settings.units import Duration, Size
 from vllm_mm.settings.xdg import default_cache_dir, default_data_dir
 
@@ -36,7 +36,7 @@ class ServerConfig(Section):
     for all requests; see docs/workers.md."""
     shutdown_grace: Duration = 30.0
     """After SIGTERM, how long requests in flight may go on."""
-    timings: bool = False
+    timings: Switch = False
     """Tell every client at the end of its stream how long it took, by a comment or in trailers; without it those that ask
     (`X-VLLM-MM-Timings: 1`)."""
     keep_alive: Duration = 75.0
@@ -108,16 +108,16 @@ class CorsConfig(Section):
 class AuthConfig(Section):
     mode: Literal["keys", "none"] = "keys"
     """`keys`: every request needs a key. `none`: everybody is an administrator; only on loopback."""
-    force: bool = False
+    force: Switch = False
     """Allow `mode: none` on an address that other machines reach."""
-    subprotocol_keys: bool = True
+    subprotocol_keys: Switch = True
     """A page in a browser may send its key as a WebSocket subprotocol (`openai-insecure-api-key.KEY`), where it cannot set headers."""
 
 
 class DatabaseConfig(Section):
     url: str = "sqlite+aiosqlite:///state.db"
     """SQLAlchemy URL with an async driver. A relative SQLite path is inside `paths.data_dir`."""
-    backup: bool = True
+    backup: Switch = True
     """Copy a SQLite database into `paths.data_dir` before its schema changes."""
 
 
@@ -147,9 +147,9 @@ class LogConfig(Section):
 
 
 class MetricsConfig(Section):
-    enabled: bool = True
+    enabled: Switch = True
     """Serve `/metrics`."""
-    public: bool = False
+    public: Switch = False
     """Serve it without a key also to other machines. Loopback never needs one."""
-    engines: bool = True
+    engines: Switch = True
     """Add the engines' own metrics, with a `model` label."""

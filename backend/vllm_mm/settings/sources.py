@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
-from vllm_mm.settings.fields import Section
+from vllm_mm.settings.fields import Section, Switch
 from vllm_mm.settings.nodes import (
     KeyPath,
     Node,
@@ -51,7 +51,7 @@ def from_environment(environ: Mapping[str, str], problems: list[Problem]) -> Nod
         except SettingsError as e:
             problems.extend(e.problems)
             continue
-        root = overlay(root, at_path(_variable_path(name), node))
+        root = overlay(root, _at(_variable_path(name), node))
     return root
 
 
@@ -81,10 +81,38 @@ def from_flags(overrides: Mapping[str, Any], problems: list[Problem]) -> Node:
         if value is None:
             continue
         try:
-            root = overlay(root, at_path(tuple(key.split(".")), from_value(value, origin)))
+            root = overlay(root, _at(tuple(key.split(".")), from_value(value, origin)))
         except SettingsError as e:
             problems.extend(e.problems)
     return root
+
+
+_SWITCHES: Final[Mapping[object, bool]] = {
+    **dict.fromkeys(("1", "yes", "on", "y", "true"), True),
+    **dict.fromkeys(("0", "no", "off", "n", "false"), False),
+}
+"""As people write them in an environment and on a command line; a file has YAML's own."""
+
+
+def _at(path: KeyPath, node: Node) -> Node:
+    if isinstance(node.value, str | int) and _is_switch(path):
+        node = Node(_SWITCHES.get(str(node.value).lower(), node.value), node.origin)
+    return at_path(path, node)
+
+
+def _is_switch(path: KeyPath) -> bool:
+    section: type[Section] = Settings
+    parts = list(path)
+    while parts:
+        field = section.model_fields.get(str(parts.pop(0)))
+        if field is None:
+            return False
+        inner, step = inner_section(field.annotation)
+        if inner is None:
+            return not parts and not {bool, Switch}.isdisjoint((field.annotation, *get_args(field.annotation)))
+        del parts[: len(step)]
+        section = inner
+    return False
 
 
 def inner_section(annotation: Any) -> tuple[type[Section] | None, tuple[str, ...]]:
