@@ -1,7 +1,11 @@
 """What is read from a request's headers, and what the engine gets to see of them."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from vllm_mm import gateway
 from vllm_mm.domain.errors import BadRequest
 from vllm_mm.gateway.head import Names, priority, read_head, seconds_to_wait, wants_progress, wants_timings
 
@@ -53,3 +57,14 @@ def test_names() -> None:
     assert names.given(b"abc-1.2:3/x=@~+_") == "abc-1.2:3/x=@~+_"
     for bad in (None, b"", b"a b", b"x" * 129, b"\xff", b"a\x00", b'"'):
         assert names.given(bad) is None
+
+
+def test_every_header_of_ours_is_documented() -> None:
+    """In the tables of docs/requests.md, and no other there."""
+    source = "".join(path.read_text() for path in sorted(Path(gateway.__path__[0]).glob("*.py")))
+    ours = set(re.findall(r'b"(x-vllm-mm-[a-z-]*[a-z])"', source))
+    ours |= {f"x-vllm-mm-{name}" for name in re.findall(r'_OURS \+ b"([a-z-]+)"', source)}
+    page = (Path(__file__).parents[3] / "docs/requests.md").read_text()
+    tables = "".join(line.split("| ")[1] for line in page.splitlines() if line.startswith("| `X-"))
+    assert {"x-vllm-mm-wait", "x-vllm-mm-rules", "x-vllm-mm-ttft-ms"} < ours
+    assert {name.lower() for name in re.findall(r"`(X-VLLM-MM-[A-Za-z-]+)`", tables)} == ours
