@@ -290,6 +290,11 @@ def unexplained(pairs: Iterable[Pair]) -> list[Pair]:
     return [pair for pair in pairs if not pair.same and pair.difference is None]
 
 
+def streamed(pairs: Iterable[Pair]) -> set[str]:
+    """The paths of those that the engine answered with events."""
+    return {pair.ask.path for pair in pairs if pair.engine.status == 200 and b"data:" in pair.engine.sent}
+
+
 def documented() -> str:
     """The table as it is in docs/differences.md."""
     return "| what | how it differs, and why |\n|---|---|\n" + "".join(

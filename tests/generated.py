@@ -343,6 +343,7 @@ RERANK = tuple(Surface(path, *RERANK_FIELDS) for path in ("/rerank", "/v1/rerank
 CLASSIFY = Surface("/classify", {"input": "a cat"}, {}, {})
 
 GENERATING = (CHAT, TEXT, RESPONSES, MESSAGES, COUNT, TOKENIZE, CHAT_TOKENS, DETOKENIZE)
+STREAMING = frozenset(surface.path for surface in GENERATING if surface.streams)
 EMBEDDING = (EMBEDDINGS, EMBED_CHAT, POOLING, SCORE, PAIRS, *RERANK, TOKENIZE, DETOKENIZE)
 UNABLE_TO_GENERATE = (CHAT, TEXT, RESPONSES, MESSAGES)
 """Routes that an embedding model has not."""
@@ -537,12 +538,11 @@ def asks(model: str, *, embeds: bool, seed: int = 1, mixed: int = 20) -> list[As
 def every(share: int, asks: Sequence[Ask], statuses: Mapping[str, int]) -> list[Ask]:
     """Those that an engine answers without work, the plain ones, and of others that it has to generate for one of `share`: the same ones each
     time. `statuses` are what it answered."""
-    working = {surface.path for surface in GENERATING if surface.streams}
     return [
         ask
         for ask in asks
         if statuses.get(ask.name, 0) >= 400
         or ": plain" in ask.name
-        or ask.path not in working
+        or ask.path not in STREAMING
         or zlib.crc32(ask.name.encode()) % share == 0
     ]

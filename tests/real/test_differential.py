@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from differential import DIFFERENCES, Pair, compare, unexplained
-from generated import CHAT, GENERATING, Ask, Maker, asks, every
+from differential import DIFFERENCES, Pair, compare, streamed, unexplained
+from generated import CHAT, GENERATING, STREAMING, Ask, Maker, asks, every
 from real_vllm import EMBED, START, A, Installation
 from recorded import STATUSES, record
 from serving import Serving
@@ -87,7 +87,7 @@ async def test_answers_are_the_engines_own(product: Serving, full: bool) -> None
         said = {pair.ask.name: pair.engine.status for pair in found}
         assert said == {name: STATUSES[model].get(name) for name in said}, "vLLM answers otherwise than it was recorded"
     assert sum(map(len, pairs.values())) > 700
-    assert sum(pair.engine.status == 200 and b"data:" in pair.engine.sent for pair in pairs[A]) >= 5
+    assert streamed(pairs[A]) >= STREAMING
 
 
 async def test_an_alias_changes_the_name_and_nothing_else(product: Serving) -> None:
