@@ -149,6 +149,12 @@ def test_what_is_no_json_ends(body: bytes) -> None:
 # In words
 
 
+def test_an_override_goes_into_the_objects_of_a_default() -> None:
+    """However deep, where the request has nothing."""
+    rules = model(defaults={"a": {"b": {"c": 1}}}, overrides={"a": {"b": {"d": 2}}})
+    assert json.loads(apply(rules, b"{}")) == {"a": {"b": {"c": 1, "d": 2}}}
+
+
 def test_only_what_changes_is_written() -> None:
     """Digits, blanks, the order and the spelling of members, repeated ones: as the client sent them."""
     body = '{ "model":"m", "seed" : 12345678901234567890123, "temperature":1.10 , "x":1, "x":2,"caf\\u00e9":"é\\n" }'.encode()
