@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "comments-after-the-end", "a comment about a freeze may be written behind a complete answer",
-        "backend/vllm_mm/gateway/relay.py", "        self.over = True\n        self.client.finish()\n", "        self.client.finish()\n",
+        "backend/vllm_mm/gateway/relay.py", "            self.over = True\n            self.client.finish()\n", "            self.client.finish()\n",
         ("tests/unit/gateway/test_progress.py::test_nothing_follows_the_end_of_an_answer",),
     ),
     manager(
