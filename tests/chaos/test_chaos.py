@@ -32,6 +32,13 @@ MANY = 100
 """From so many rounds on, a tenth of the requests will have been served."""
 
 
+WRITTEN = 2.0
+"""Seconds after which the row of a request that is over is in the database, on a machine with much else to do: what is younger
+when the controller is killed may be missing."""
+READ = 0.3
+"""Seconds after which a request has been read there: who leaves earlier may have asked nobody."""
+
+
 @dataclass
 class Sent:
     """One request of the client's and what became of it."""
@@ -200,11 +207,11 @@ class Chaos:
         wrong: list[str] = []
         for sent in self.sent:
             near = any(
-                sent.at <= end + 0.5 and (sent.ended or time.time()) >= begin - 1.0 for begin, end in self.outages
+                sent.at <= end + 0.5 and (sent.ended or time.time()) >= begin - WRITTEN for begin, end in self.outages
             )
             row = rows.get(sent.id)
             if row is None:
-                if not near and sent.result != "lost" and not (sent.result == "left" and sent.ended - sent.at < 0.1):
+                if not near and sent.result != "lost" and not (sent.result == "left" and sent.ended - sent.at < READ):
                     wrong.append(f"no row for {sent}")
             elif (
                 (sent.result == "ok" and row[0] != "ok")

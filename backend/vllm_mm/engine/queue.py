@@ -209,7 +209,7 @@ class InferenceQueue:
         """Raises QueueFull when there is none for it."""
         now = self._clock.now()
         places = Places(
-            self._policy.max_queue, self._size, self._by_key[ticket.key], self.count(ticket.model),
+            self._policy.max_queue, self._size, self._by_key[ticket.key], self.count(ticket.model), self._holds(ticket),
             other_keys=self._keys.others(ticket.key, now), other_models=self._models.others(ticket.model, now),
         )  # fmt: skip
         if why := refusal(places):
@@ -273,6 +273,11 @@ class InferenceQueue:
     def waits(self, model: str) -> bool:
         """Whether anybody waits for `model`: then a newcomer may not pass."""
         return model in self._lanes
+
+    def _holds(self, ticket: Ticket) -> bool:
+        """Whether its key waits for its model already."""
+        lane = self._lanes.get(ticket.model)
+        return lane is not None and any(w.ticket.key == ticket.key for w in lane.waiters)
 
     def count(self, model: str) -> int:
         lane = self._lanes.get(model)

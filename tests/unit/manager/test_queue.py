@@ -122,10 +122,12 @@ async def test_one_key_or_one_model_leaves_places_for_the_others() -> None:
         assert refused(other) is None
         assert refused(await ask("a", "x")) is Reason.QUEUE_SHARE, "x has seven, two are left, and y asks too"
         assert refused(await ask("b", "z")) is None, "one of the last for who has none"
-        assert refused(await ask("b", "w")) is Reason.QUEUE_SHARE, "b has one, and that is all that is left"
-        for task in (*alone, other):
+        assert refused(await ask("b", "z")) is Reason.QUEUE_SHARE, "it has one, and that is all that is left"
+        last = await ask("b", "w")
+        assert refused(last) is None, "others wait for b, which is no reason to send away who does not yet"
+        for task in (*alone, other, last):
             assert not task.done()
-        for task in alone[:6]:
+        for task in (*alone[:6], last):
             task.cancel()
         await w.clock.settle()
         more = [await ask("a", "x") for _ in range(4)]

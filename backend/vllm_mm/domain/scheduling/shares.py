@@ -2,7 +2,8 @@
 
 A key, and a model, may hold as many places as are left free, while another one asked lately. So the last place is never taken by
 one who has many: one of them gets half of the places, two of them get a third each, and there is always one left for somebody
-who has none. Nobody who waits is sent away for a newcomer. Who asks alone may have all.
+who has none. The bound on a model is for keys that wait for it already: one key's crowd there does not shut out another's one.
+Nobody who waits is sent away for a newcomer. Who asks alone may have all.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class Places:
     """Of those, by the key that asks."""
     by_model: int
     """Of those, for the model that is asked for."""
+    by_both: int | bool
+    """Of those, by the key that asks; or whether there are any, which is what counts."""
     other_keys: bool
     """Whether another key asked lately."""
     other_models: bool
@@ -41,7 +44,7 @@ def refusal(places: Places) -> str:
     kept = f"the last {free} of {places.bound} places (queue.max_size) are kept for others"
     if places.other_keys and places.by_key >= free:
         return f"{places.by_key} requests of this key are waiting already; {kept}"
-    if places.other_models and places.by_model >= free:
+    if places.other_models and places.by_both and places.by_model >= free:
         return f"{places.by_model} requests for this model are waiting already; {kept}"
     return ""
 

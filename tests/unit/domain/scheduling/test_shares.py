@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 from vllm_mm.domain.scheduling.shares import LATELY, MANY, Asked, Places, refusal
 
 
-def places(taken: int, by_key: int, by_model: int, *, others: bool = True, bound: int = 10) -> Places:
-    return Places(bound, taken, by_key, by_model, other_keys=others, other_models=others)
+def places(
+    taken: int, by_key: int, by_model: int, by_both: int = 0, *, others: bool = True, bound: int = 10
+) -> Places:
+    return Places(bound, taken, by_key, by_model, by_both, other_keys=others, other_models=others)
 
 
 def test_who_asks_alone_may_have_all_places() -> None:
@@ -24,7 +26,8 @@ def test_a_key_and_a_model_have_as_many_as_are_left() -> None:
     assert refusal(places(5, 5, 0)) == (
         "5 requests of this key are waiting already; the last 5 of 10 places (queue.max_size) are kept for others"
     )
-    assert refusal(places(5, 0, 5)) == (
+    assert refusal(places(5, 1, 5)) == "", "others wait for this model, and there is a place for one more who asks for it"
+    assert refusal(places(5, 1, 5, 1)) == (
         "5 requests for this model are waiting already; the last 5 of 10 places (queue.max_size) are kept for others"
     )
     assert refusal(places(9, 0, 0)) == ""
@@ -63,10 +66,11 @@ def test_nobody_fills_the_queue_while_others_ask(bound: int, hogs: int, steps: l
             continue
         by_key = sum(k == key for k, _ in waiting)
         by_model = sum(m == model for _, m in waiting)
-        asked = places(len(waiting), by_key, by_model, bound=bound)
+        by_both = waiting.count((key, model))
+        asked = places(len(waiting), by_key, by_model, by_both, bound=bound)
         if not refusal(asked):
             assert by_key < asked.free
-            assert by_model < asked.free
+            assert by_model < asked.free or not by_both
             waiting.append((key, model))
         if bound > hogs:
             assert refusal(places(len(waiting), 0, 0, bound=bound)) == "", "a newcomer finds no place"
