@@ -123,7 +123,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "busy-never-go", "nobody overdue takes room from a busy model",
         "backend/vllm_mm/domain/scheduling/worth.py",
-        "    return max(dwelt, resident.ready_since + rules.stay) if overdue else inf\n", "    return inf\n",
+        "    return stayed if overdue else inf\n", "    return inf\n",
         ("tests/stateful/test_scheduling_adversary.py",),
     ),
     Mutant(

@@ -331,8 +331,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "refused-at-each-look", "a pinned model that can never fit is refused, with an event, every two seconds",
         "backend/vllm_mm/engine/manager.py",
-        "        if self._wishes.drop(model) and self._wishes.refuse(model, error.message):\n",
-        "        if self._wishes.drop(model):\n            self._wishes.refuse(model, error.message)\n",
+        "        if self._wishes.drop(model) and self._wishes.refuse(model, error.message, no_room=isinstance(error, NoRoom)):\n",
+        "        if self._wishes.drop(model):\n            self._wishes.refuse(model, error.message, no_room=True)\n",
         ("tests/unit/control/test_background.py::test_a_pinned_model_that_can_never_fit_is_refused_once_and_to_everybody_who_asks",),
     ),
     Mutant(

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from vllm_mm.domain.scheduling.shares import LATELY, MANY, Asked, Places, refusal
 
 
-def places(
-    taken: int, by_key: int, by_model: int, by_both: int = 0, *, others: bool = True, bound: int = 10
-) -> Places:
+def places(taken: int, by_key: int, by_model: int, by_both: int = 0, *, others: bool = True, bound: int = 10) -> Places:
     return Places(bound, taken, by_key, by_model, by_both, other_keys=others, other_models=others)
 
 
@@ -26,7 +24,9 @@ def test_a_key_and_a_model_have_as_many_as_are_left() -> None:
     assert refusal(places(5, 5, 0)) == (
         "5 requests of this key are waiting already; the last 5 of 10 places (queue.max_size) are kept for others"
     )
-    assert refusal(places(5, 1, 5)) == "", "others wait for this model, and there is a place for one more who asks for it"
+    assert refusal(places(5, 1, 5)) == "", (
+        "others wait for this model, and there is a place for one more who asks for it"
+    )
     assert refusal(places(5, 1, 5, 1)) == (
         "5 requests for this model are waiting already; the last 5 of 10 places (queue.max_size) are kept for others"
     )
