@@ -27,6 +27,8 @@ IMPORTED = (
     "alembic.command", "pydantic_settings", "msgspec", "yaml", "typer", "prometheus_client", "psutil", "websockets", "rich.console",
 )  # fmt: skip
 """Nothing of ours. Each run of the tests is a fork that has these already: importing them takes longer than most of the tests."""
+BROKEN = 3
+"""Exit code of a run in which pytest itself raised."""
 LONGEST = 240.0
 """Seconds for the tests of one mutant. Those that hang have noticed it, though nobody wants to wait for that."""
 WORKERS = 2
@@ -58,8 +60,8 @@ class Workshop:
             code = self._pytest(log, mutant.tests)
         finally:
             self._write(file, source)
-        if code == 1:
-            return None
+        if code == 1 or (code == BROKEN and "\nFAILED " in log.read_text(errors="replace")):
+            return None  # what a failed test left open may break pytest's own end
         if code == 0:
             return f"SURVIVED: {mutant.what}, and {', '.join(mutant.tests)} did not notice"
         return f"pytest could not run (exit {code}):\n{log.read_text(errors='replace')[-4000:]}"
@@ -68,7 +70,7 @@ class Workshop:
         """Its exit code, in a fork."""
         pid = os.fork()
         if not pid:
-            code = 3
+            code = BROKEN
             try:
                 os.setsid()
                 os.chdir(self._root)
