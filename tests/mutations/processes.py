@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "zygotes-tmpdir", "Python's copy of TMPDIR is the zygote's", "backend/vllm_mm/engine/launchers/zygote.py",
         '        setattr(temporary, "tempdir", None)', "        pass",
         ("tests/process/test_warm_launcher.py::test_nothing_is_inherited_but_the_log",),
-        more=(("    _keep_titles_short()\n    start", "    importlib.import_module('tempfile').gettempdir()\n    _keep_titles_short()\n    start"),),
+        more=(("    _keep_titles_short()\n    start", "    importlib.import_module('tempfile').gettempdir()\n    _keep_titles_short()\n    start"), ("        setattr(sys.modules[module], name, folder + rest)", "        pass")),
     ),
     Mutant(
         "zygotes-constants", "a constant that an import made of the zygote's TMPDIR stays", "backend/vllm_mm/engine/launchers/zygote.py",
