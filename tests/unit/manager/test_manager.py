@@ -746,6 +746,8 @@ async def test_a_refusal_is_no_reason_of_a_later_state() -> None:
         await w.clock.advance(1.0)
         assert w.manager.describe("b").eta_s is None, "it will not come"
         w.manager.pin("a", pinned=False)
+        w.manager._wishes.refuse("b", "not for want of room")
+        assert w.manager.describe("b").reason == "not for want of room"
         await w.clock.advance(10.0)
         assert await get(w, w.ticket("b")) == "b"
         await w.manager.rest("b", Goal.STOP, "unused: idle for 10 s")
