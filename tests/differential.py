@@ -182,7 +182,7 @@ DIFFERENCES: Sequence[Difference] = (
     ),
     Difference(
         "an unknown model",
-        "404 as from vLLM, in our words: they name a similar model, or where all are listed.",
+        "404 as from vLLM, in our words: they name a similar model (whatever the case of its letters), or where all are listed.",
         lambda ask, engine, ours: isinstance(_model(ask), str) and _listed(ask) and engine.status in {400, 404} and _ours(ask, ours, 404, "model_not_found"),
     ),
     Difference(
