@@ -95,7 +95,8 @@ class Part:
     def __post_init__(self) -> None:
         self.path = STATE / f"test-{self.name}.log"
         self.cache = STATE / f"pytest-{self.name}"
-        if "--lf" not in self.arguments:
+        again = {"MM_REAL_STARTS": "0"} if "--lf" in self.arguments else {}  # the whole part was counted before
+        if not again:
             shutil.rmtree(self.cache, ignore_errors=True)
         with self.path.open("wb") as log:
             self.process = subprocess.Popen(
@@ -104,7 +105,7 @@ class Part:
                     *("--durations=25", "--durations-min=3", *self.paths, *self.arguments),
                 ],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "160"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "160", **again},
             )  # fmt: skip
 
     @property
@@ -154,6 +155,8 @@ def repeat(parts: list[Part]) -> int:
     """Run what failed alone, one part after the other. The exit code of the first that fails again."""
     for part in [p for p in parts if p.process.returncode]:
         failed = part.failed
+        if not failed:
+            return part.process.returncode  # something else than a test
         print(f"\n===== part `{part.name}`: once more, alone: {', '.join(failed)}", flush=True)
         shutil.copy(part.path, part.path.with_suffix(".first.log"))
         again = Part(part.name, part.paths, [*part.arguments, "--lf"])

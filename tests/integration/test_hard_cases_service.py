@@ -67,7 +67,7 @@ async def test_more_streams_than_a_usual_pool_has_connections() -> None:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             lazy.sendall(head.encode() + body)
             await it.in_flight("a", 1)
-            streams = [asyncio.create_task(it.streamed("a", tokens=160)) for _ in range(150)]
+            streams = [asyncio.create_task(it.streamed("a", tokens=320)) for _ in range(150)]
             await it.in_flight("a", 111, or_more=True)
             for status, answer in await asyncio.gather(*streams):
                 assert status == 200
