@@ -1,6 +1,7 @@
 """The instance's own questions to its engine, against a real socket."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -214,3 +215,26 @@ async def test_a_channel_that_is_closed_under_a_question_is_a_dead_engine(where:
             await asking
         with pytest.raises(UpstreamDied, match="the channel was closed"):
             await channel.is_sleeping()
+
+
+async def test_questions_that_are_given_up_leave_no_connection(where: Path | None) -> None:
+    """At whatever moment: a pool that kept one of each would have no place for another in the end."""
+
+    def sockets() -> int:
+        targets = []
+        for fd in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                targets.append(str(fd.readlink()))
+        return sum(target.startswith("socket:") for target in targets)
+
+    async with engine(lambda _: (200, b"x"), where) as (channel, _):
+        assert await channel.metrics() == "x"
+        await asyncio.sleep(0.05)
+        before = sockets()
+        for turn in range(300):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(turn % 30 * 0.0002):
+                    await channel.metrics()
+        async with asyncio.timeout(30):
+            while sockets() > before + 2:
+                await asyncio.sleep(0.05)

@@ -36,14 +36,18 @@ class ControlChannel:
         """`timeout`: seconds for one question, unless a method says otherwise."""
         self._address = address
         self._timeout = timeout
-        base = "http://localhost" if address.socket is not None else f"http://{address.host}:{address.port}"
-        # An engine closes an idle connection after 5 s (vLLM); questions are rarer than that.
-        limits = httpx.Limits(max_keepalive_connections=1, keepalive_expiry=2.0)
-        transport = httpx.AsyncHTTPTransport(uds=address.socket, limits=limits, verify=_NO_TLS, trust_env=False)
-        headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
-        self._client = httpx.AsyncClient(
-            base_url=base, timeout=timeout, transport=transport, trust_env=False, headers=headers
-        )
+        self._base = "http://localhost" if address.socket is not None else f"http://{address.host}:{address.port}"
+        self._headers = {"authorization": f"Bearer {address.key}"} if address.key else {}
+        self._closed = False
+        self._clients: set[httpx.AsyncClient] = set()
+        """One for each question under way."""
+
+    def _client(self) -> httpx.AsyncClient:
+        """For one question. A pool that is kept would keep, for ever, the connections of questions that were given up in the moment
+        in which they got one (httpcore), until it has no place for another."""
+        limits = httpx.Limits(max_keepalive_connections=0)
+        transport = httpx.AsyncHTTPTransport(uds=self._address.socket, limits=limits, verify=_NO_TLS, trust_env=False)
+        return httpx.AsyncClient(base_url=self._base, transport=transport, trust_env=False, headers=self._headers)
 
     def listens(self) -> bool:
         """Whether a connection is accepted, without asking anything over it; costs some hundredths of a millisecond."""
@@ -163,7 +167,10 @@ class ControlChannel:
         return str(_answer(await self._ask("GET", "/version"), self._address).get("version", ""))
 
     async def close(self) -> None:
-        await self._client.aclose()
+        """Questions under way come to nothing."""
+        self._closed = True
+        for client in tuple(self._clients):
+            await client.aclose()
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return _answer(await self._ask("POST", path, body), self._address)
@@ -179,11 +186,15 @@ class ControlChannel:
         timeout: float | None = None,
     ) -> httpx.Response:
         seconds = self._timeout if timeout is None else timeout
+        client = self._client()
+        if self._closed:
+            await client.aclose()
+        self._clients.add(client)
         try:
             # The whole question has a deadline; httpx's own is per read.
             async with asyncio.timeout(seconds):
                 fields, files = form if form is not None else (None, None)
-                return await self._client.request(
+                return await client.request(
                     method, path, json=body, data=fields, files=files, params=params, timeout=seconds
                 )
         except (TimeoutError, httpx.TimeoutException) as error:
@@ -191,7 +202,7 @@ class ControlChannel:
                 f"the engine at {self._address} did not answer {method} {path} within {seconds:g} s"
             ) from error
         except RuntimeError as error:
-            if not self._client.is_closed:
+            if not self._closed:
                 raise
             # httpx says it so when its client was closed before or during a question: the launch is being ended.
             raise UpstreamDied(
@@ -202,6 +213,9 @@ class ControlChannel:
             raise UpstreamDied(
                 f"{method} {path} at {self._address}: {error or type(error).__name__}", sent=sent, started=False
             ) from error
+        finally:
+            self._clients.discard(client)
+            await client.aclose()
 
     def _done(self, response: httpx.Response) -> None:
         if response.status_code >= 300:
