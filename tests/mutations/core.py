@@ -34,8 +34,20 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "kept-counts-as-waiting", "what is only kept ready counts as somebody who waits, for whom others have to go",
         "backend/vllm_mm/domain/scheduling/board.py",
-        "rivals = [lane for lane in within if not lane.kept]", "rivals = within",
+        "rivals = [lane for lane in within if not lane.kept and lane.may_evict]",
+        "rivals = [lane for lane in within if lane.may_evict]",
         ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
+        "rights-ignored", "others go for those whose keys may not have that", "backend/vllm_mm/domain/scheduling/board.py",
+        "        if not lane.may_evict:\n            return inf\n", "",
+        ("tests/unit/domain/scheduling/test_rights.py",),
+    ),
+    Mutant(
+        "rights-claimed", "who waits without the right to have others go is overdue all the same",
+        "backend/vllm_mm/domain/scheduling/words.py",
+        "for t in self.tickets if t.evicts]\n        if times and", "for t in self.tickets]\n        if times and",
+        ("tests/unit/domain/scheduling/test_rights.py",),
     ),
     Mutant(
         "kept-takes-whom-is-missed", "what is only kept ready has the room of one that is asked for, before it is overdue",

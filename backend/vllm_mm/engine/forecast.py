@@ -21,8 +21,9 @@ class Foreseen:
     """When the policy will look again because of the time alone; None when something else has to happen first."""
     victims: tuple[str, ...] = ()
     """Who would make room then."""
-    lent: bool = False
-    """It waits for the end of a lease on device memory: that may end at any time, or be asked for anew."""
+    by_chance: bool = False
+    """Nobody knows when: it waits for the end of a lease on device memory, which may end at any time or be asked for anew, or for
+    room that somebody may free, or not."""
 
 
 class Forecast:
@@ -62,14 +63,14 @@ class Forecast:
             case State.BACKOFF:
                 wait = max(0.0, (i.deadline or now) - now)
                 return Span(wait, wait).then(self._estimator.start(instance.spec))
-            case _ if self._waits_for_a_lease(instance.spec.id):
+            case _ if self._waits_for_chance(instance.spec.id):
                 return None
             case _:
                 return self._before(instance).then(self.load(instance))
 
-    def _waits_for_a_lease(self, model: str) -> bool:
+    def _waits_for_chance(self, model: str) -> bool:
         foreseen = self._foreseen.get(model)
-        return foreseen is not None and foreseen.lent and self._loading(model) is None
+        return foreseen is not None and foreseen.by_chance and self._loading(model) is None
 
     def load(self, instance: ModelInstance) -> Span:
         """The load alone, once there is room: a wake if it sleeps, or will."""
@@ -120,9 +121,9 @@ class Forecast:
     def hold(self, model: str, until: float | None, view: View | None, rules: Rules) -> None:
         """The policy holds those who wait for `model`; what it would decide at `until`, on what it saw, is what they wait for.
         Its first word since somebody waits is a forecast that is compared."""
-        known, waits = self._foreseen.get(model), _lent(model, view, self._clock.now())
-        if known is None or known.at != until or known.lent != waits:
-            self._foreseen[model] = Foreseen(until, _victims(model, until, view, rules), waits)
+        known, by_chance = self._foreseen.get(model), _by_chance(model, view, self._clock.now())
+        if known is None or known.at != until or known.by_chance != by_chance:
+            self._foreseen[model] = Foreseen(until, _victims(model, until, view, rules), by_chance)
         self.tell(model, Stage.QUEUED)
 
     def tell(self, model: str, stage: Stage) -> None:
@@ -157,8 +158,8 @@ def _victims(model: str, until: float | None, view: View | None, rules: Rules) -
     return next((load.victims for load in loads), ())
 
 
-def _lent(model: str, view: View | None, now: float) -> bool:
+def _by_chance(model: str, view: View | None, now: float) -> bool:
     lane = next((lane for lane in view.lanes if lane.model == model), None) if view is not None else None
     if view is None or lane is None:
         return False
-    return bool(lent(view.ledger.release(model), lane.wish, lane.per_device, view.residents, now))
+    return not lane.may_evict or bool(lent(view.ledger.release(model), lane.wish, lane.per_device, view.residents, now))

@@ -88,11 +88,14 @@ class Board:
         there = tuple(held.device_bytes) if held is not None else ()
         if there not in self._demands:
             within = [lane for lane in self._apart if not lane.wish.ids or set(lane.wish.ids) & set(there)]
-            rivals = [lane for lane in within if not lane.kept]  # nobody waits there for an answer
+            # Nobody waits for an answer of those that are only kept ready, and for some nobody is told to go.
+            rivals = [lane for lane in within if not lane.kept and lane.may_evict]
             self._demands[there] = demand(rivals, self._view)
         return self._demands[there]
 
     def _may_go_at(self, resident: Resident, lane: Lane, *, overdue: bool) -> float:
+        if not lane.may_evict:
+            return inf
         if lane.kept and not overdue and resident.missed:
             return inf  # its clients would have it back at their next request: two swaps for each
         rules = replace(self._rules, quantum=0.0) if lane.urgent else self._rules  # operators do not wait for that
@@ -138,6 +141,8 @@ class Board:
         if self._closed and any(d in self._closed for d in lane.wish.ids or self._ledger.devices):
             return self._behind(lane, claims, *going.values())
         code, sentence = hindrance(lane, self._residents, going, self._ledger, self._now)
+        if not lane.may_evict and code is not Reason.DEVICE:
+            code, sentence = Reason.RIGHTS, f"nobody may be told to go for those who wait; {sentence}"
         return Hold(lane.model, code.because(sentence), self._soonest(claims, *going.values()))
 
     def _behind(self, lane: Lane, *times: float) -> Hold:

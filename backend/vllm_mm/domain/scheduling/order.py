@@ -11,7 +11,7 @@ SOON = 0.1
 
 
 def claims_at(lane: Lane, rules: Rules) -> float:
-    """When room is made for it whatever that costs; infinity when nobody waits.
+    """When room is made for it whatever that costs; infinity when nobody waits for whom others may be told to go.
 
     That is when its oldest waiter is overdue. But who waits for a slot of a model that was there until lately has had a load:
     such a backlog claims the next one `max_wait` after the last, so that two of them cannot keep a third model out.

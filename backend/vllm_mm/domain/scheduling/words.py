@@ -24,7 +24,9 @@ class Ticket:
     priority: int = 0
     stream: bool = False
     weight: float = 1.0
-    """Its key's share of a model's slots, beside other keys that wait for the same model."""
+    """Its key's share of a model's slots, beside other keys that wait for the same model: twice the weight, twice the slots."""
+    evicts: bool = True
+    """Others may be told to go for it. False where its key may not have that: it waits for room that nobody else holds."""
     live: bool = False
     """It is for a session with somebody at the other end, which is never frozen: it ends where others would stand still."""
 
@@ -83,6 +85,11 @@ class Lane:
         return min(times, default=None)
 
     @property
+    def may_evict(self) -> bool:
+        """Whether anybody waits for whom others may be told to go."""
+        return self.wanted_since is not None or self.frozen_since is not None or any(t.evicts for t in self.tickets)
+
+    @property
     def kept(self) -> bool:
         """Wanted only to be there: by a pin, a time of the week, or to come back after a lease on a device. No request waits for
         it, and no operator."""
@@ -99,9 +106,9 @@ class Lane:
         return known
 
     def overdue_at(self, max_wait: float) -> float | None:
-        """When its oldest waiter reaches the aging bound; None when nobody waits."""
-        times = [t.arrived + max_wait for t in self.tickets]
-        if self.tickets and self.returning_since is not None:
+        """When its oldest waiter reaches the aging bound; None when nobody waits for whom others may be told to go."""
+        times = [t.arrived + max_wait for t in self.tickets if t.evicts]
+        if times and self.returning_since is not None:
             times.append(self.returning_since + max_wait)
         if self.wanted_since is not None:
             times.append(self.wanted_since + (0.0 if self.urgent else max_wait))
