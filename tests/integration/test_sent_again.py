@@ -51,7 +51,6 @@ async def test_a_dead_launch_is_replaced_by_the_next(form: str, tmp_path: Path) 
         async def next_launch() -> None:
             while not first.heard:
                 await asyncio.sleep(0.005)
-            server.leases.now.state = State.BACKOFF
             await asyncio.sleep(0.1)
             server.leases.launched(2)
             server.leases.now.state = State.READY
@@ -131,7 +130,7 @@ async def test_an_engine_that_cannot_be_reached_is_known_to_be_dead_before_it_is
         gone = InferenceChannel(Address(socket=str(tmp_path / "gone.sock")), limit=2)
         server.leases.channels += [gone]
         server.leases.launched(1)
-        describe, states = server.leases.describe, [State.READY, State.STOPPING, State.BACKOFF, State.STOPPED]
+        describe, states = server.leases.describe, [State.READY, State.STOPPING, State.BACKOFF]
 
         def look(model: str) -> InstanceState:
             assert server.leases.taken == 1, "asked again before it was known"
@@ -168,7 +167,7 @@ async def test_a_client_that_leaves_meanwhile(form: str, tmp_path: Path) -> None
     """Nothing more is asked for it."""
     async with upstream(breaks, tmp_path) as engine, plane(form, engine.address) as server:
         server.leases.launched(1)
-        server.leases.now.state = State.BACKOFF
+        server.leases.now.state = State.STOPPING
         _, writer = await server.open()
         writer.write(post(CHAT, BODY))
         async with asyncio.timeout(10):

@@ -98,6 +98,7 @@ __all__ = [
     "Unhealthy",
     "Wake",
     "WakeEngine",
+    "back_at",
     "backoff_delay",
     "next_tick",
     "step",
@@ -130,6 +131,15 @@ def next_tick(instance: Instance) -> float | None:
 def backoff_delay(retry: RetryPolicy, failures: int) -> float:
     """Seconds to wait after the `failures`-th failure in a row (from 1)."""
     return min(retry.backoff * 2.0 ** min(failures - 1, 30), retry.backoff_max)
+
+
+def back_at(instance: Instance, now: float) -> float | None:
+    """When one that failed while it served can be started again, at the earliest; None for all others: whose start failed has told why."""
+    if not instance.served:
+        return None
+    if instance.state is State.STOPPING and instance.then is Then.BACKOFF:
+        return now + backoff_delay(instance.retry, instance.failures)
+    return instance.deadline if instance.state is State.BACKOFF else None
 
 
 def _goto(instance: Instance, state: State, now: float, **changes: Any) -> Instance:
@@ -301,7 +311,8 @@ def _fail(i: Instance, now: float, detail: str, *, permanent: bool, died: bool, 
     failures = i.failures + 1
     final = permanent or failures >= i.retry.max_failures
     then = Then.FAILED if final else Then.BACKOFF
-    return _stop(replace(i, failures=failures), now, then, detail, cause, died=died)
+    failed = replace(i, failures=failures, served=i.state is not State.STARTING)
+    return _stop(failed, now, then, detail, cause, died=died)
 
 
 def _fact(

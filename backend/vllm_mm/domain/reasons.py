@@ -74,7 +74,7 @@ class Reason(StrEnum):
     ENGINE = "engine", "Its engine says so, and that was seen to be true."
     ADOPTED = "adopted", "It is an engine of an earlier controller, and provably this model's."
     BOOT = "boot", "It was left by an earlier controller."
-    BACKOFF = "backoff", "The pause after a failure is over."
+    BACKOFF = "backoff", "It failed, and a pause goes before the next start; or this pause is over."
     # Why a request is refused or ended.
     QUEUE_FULL = "queue_full", "As many requests wait as may wait (`queue.max_size`)."
     QUEUE_SHARE = (

@@ -116,6 +116,8 @@ class Instance:
     reason: str = ""
     """Why it is where it is, for people."""
     ready_since: float | None = None
+    served: bool = False
+    """The latest failure was that of an engine which had been READY, and not of a start."""
     frozen_since: float | None = None
     """Leases are out although it is on its way to sleep, asleep or waking: their requests were frozen then. A `goal` of
     STOP beside it says that it is to stop once it was woken and they have ended."""

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
@@ -182,18 +183,19 @@ class ProcessManager(Swaps):
         if instance is None or ticket.model not in self.catalog:
             return UnknownModel(f"The model `{ticket.model}` does not exist any more.")
         i = instance.snapshot
-        if i.state in {State.FAILED, State.BACKOFF}:
-            return self._start_failed(instance)
         doomed = i.state is State.STOPPING and i.then is not lc.Then.STOPPED
-        if doomed and ticket.model not in self._loading_events:
-            return self._start_failed(instance)
+        if i.state in {State.FAILED, State.BACKOFF} or (doomed and ticket.model not in self._loading_events):
+            back = lc.back_at(i, self._tools.clock.now())
+            if back is None or ticket.deadline <= back:
+                return self._start_failed(instance)
         if ticket.stream and self._tears_down(i):
             return self._torn_down(instance)
         return None
 
     def _tears_down(self, i: Instance) -> bool:
-        """Streams that want it are told to come again. Not while a load of it goes on: they will have that."""
-        going = on_its_way_out(i) and self._policy.on_teardown is OnTeardown.RETRY
+        """Streams that want it are told to come again. Not while a load of it goes on: they will have that; nor after a crash, when it
+        comes back by itself."""
+        going = on_its_way_out(i) and i.then is not Then.BACKOFF and self._policy.on_teardown is OnTeardown.RETRY
         return going and i.model not in self._loading_events
 
     def _torn_down(self, instance: ModelInstance) -> TornDown:
@@ -270,6 +272,9 @@ class ProcessManager(Swaps):
         if before.state in lc.LIVE and after.state not in lc.LIVE:
             self._wishes.room_may_differ()
             self._gone(instance, before)
+        if after.state in {State.BACKOFF, State.FAILED}:  # whose start failed were told before
+            back = lc.back_at(after, self._tools.clock.now())
+            self._waiting.fail_before(model, inf if back is None else back, self._start_failed(instance))
         if self._tears_down(after):
             self._waiting.refuse_streams(model, self._torn_down(instance))
         self._waiting.kick()

@@ -260,6 +260,14 @@ class InferenceQueue:
                 waiter.lease.set_exception(error)
             self._remove(waiter)
 
+    def fail_before(self, model: str, until: float, error: MMError) -> None:
+        """It cannot be started before `until`: whoever in its lane does not wait so long is told now."""
+        lane = self._lanes.get(model)
+        for waiter in tuple(lane.waiters) if lane is not None else ():
+            if waiter.ticket.deadline <= until and not waiter.lease.done():
+                waiter.lease.set_exception(error)
+                self._remove(waiter)
+
     def refuse_streams(self, model: str, error: MMError) -> None:
         """The engine is being torn down: streams that wait for a slot on it get `error`, others go on waiting."""
         lane = self._lanes.get(model)

@@ -30,6 +30,7 @@ def lane(instance: ModelInstance, waiting: Waiting, wish: Wish | None, *, loadin
         wanted_since=wish.since if wish is not None and state is not State.READY else None,
         urgent=wish is not None and wish.urgent,
         served_until=instance.gate.closed_at,
+        back_at=instance.snapshot.deadline if state is State.BACKOFF and instance.snapshot.served else None,
         wish=instance.spec.devices, per_device=per_device,
         free_slots=instance.gate.free, priority=max((instance.spec.priority, *(t.priority for t in waiting.tickets))),
         frozen=instance.gate.frozen, frozen_since=instance.gate.frozen_since,

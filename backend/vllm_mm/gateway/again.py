@@ -37,11 +37,12 @@ async def may_go_again(relay: Relay, error: UpstreamDied, leases: Leases, clock:
             return fresh
         if _replaceable(now, generation):
             return True
-        dying = now.state in {State.STOPPING, State.BACKOFF}
-        if now.state is State.FAILED or clock.now() - began >= (patience if dying else min(NOTICED, patience)):
+        patient = patience if now.state is State.STOPPING else min(NOTICED, patience)
+        if now.state is State.FAILED or clock.now() - began >= patient:
             return fresh
         await clock.sleep(LOOK)
 
 
 def _replaceable(now: InstanceState, generation: int) -> bool:
-    return now.generation != generation or now.state is State.STOPPED
+    """Whether all of that launch is gone. Who asks in its BACKOFF waits there for the next one, or is told that it takes too long."""
+    return now.generation != generation or now.state in {State.STOPPED, State.BACKOFF}

@@ -276,6 +276,21 @@ def test_a_crash_loop_ends_in_failed() -> None:
     assert (instance.state, instance.failures, instance.generation) == (State.FAILED, 3, 3)
 
 
+def test_one_that_failed_while_it_served_says_when_it_can_be_back() -> None:
+    """From its failure until its pause is over; one whose start failed, or that is left alone, does not."""
+    back = []
+    instance = fresh()
+    for event in ("start", "ready", "exited", "reaped"):
+        instance, _ = lc.step(instance, inputs(instance.generation)[event], 1.0)
+        back.append(lc.back_at(instance, 1.0))
+    assert back == [None, None, 3.0, 3.0]
+    instance, _ = lc.step(instance, lc.Tick(), 3.0)
+    assert lc.back_at(instance, 3.0) is None
+    for event in ("start", "exited", "reaped"):
+        instance, _ = lc.step(instance, inputs(instance.generation)[event], 3.0)
+        assert lc.back_at(instance, 3.0) is None
+
+
 def test_backoff_is_bounded() -> None:
     """The wait doubles from `backoff` to `backoff_max`, for any number of failures."""
     assert [lc.backoff_delay(RETRY, n) for n in (1, 2, 3, 4, 5000)] == [2.0, 4.0, 8.0, 10.0, 10.0]

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from fakes_engine import World, model, world
-from vllm_mm.domain.errors import UpstreamDied, UpstreamTimeout
+from fakes_engine import World, get, model, world
+from vllm_mm.domain.errors import StartFailed, UpstreamDied, UpstreamTimeout
 from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.specs import RetryPolicy
 from vllm_mm.engine.policy import Timeouts
 from vllm_mm.engine.ports import ExitStatus
@@ -40,6 +41,50 @@ async def test_loss_of_a_core_is_a_crash_although_the_leader_lives() -> None:
         assert w.processes["a"].stopped == 1
         assert w.journal.kinds("a").count("instance.stopping") == 1
         assert w.manager.ledger.reservations == {}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_comes_after_a_crash_waits_for_the_next_launch(*, stream: bool) -> None:
+    """While what is left of it is reaped and through the pause after it, streams too; and who does not wait so long is told at once when
+    it will be tried again."""
+    async with world(model("a", retry=RetryPolicy(backoff=8.0))) as w:
+        await w.ready("a")
+        w.processes["a"].release_stop.clear()
+        w.processes["a"].die(0)
+        await w.clock.settle()
+        assert w.manager.require("a").state is State.STOPPING
+        early = asyncio.create_task(get(w, w.ticket("a", stream=stream)))
+        shorter = asyncio.create_task(get(w, w.ticket("a", stream=stream, wait=9.0)))
+        with pytest.raises(StartFailed, match="exited with code 0"):
+            await get(w, w.ticket("a", stream=stream, wait=7.0))
+        await w.clock.advance(3.0)
+        w.processes["a"].release_stop.set()
+        await w.clock.advance(0.1)
+        assert w.manager.require("a").state is State.BACKOFF
+        assert isinstance(shorter.exception(), StartFailed), "its pause began later than it might have"
+        late = asyncio.create_task(get(w, w.ticket("a", stream=stream)))
+        with pytest.raises(StartFailed, match="tried again in 8 s") as told:
+            await get(w, w.ticket("a", stream=stream, wait=0.0))
+        assert told.value.retry_after == pytest.approx(8.0, abs=1.0)
+        await w.clock.advance(7.0)
+        assert not early.done()
+        assert w.queue.entries()[0].reason is Reason.BACKOFF
+        await w.clock.advance(2.0)
+        assert (early.result(), late.result(), w.starts) == ("a", "a", ["a", "a"])
+
+
+async def test_nobody_waits_for_one_that_crashes_for_the_last_time() -> None:
+    """Left alone after too many failures: those who waited for a slot are told why, with its last words."""
+    async with world(model("a", retry=RetryPolicy(max_failures=1), concurrency=1)) as w:
+        await w.ready("a")
+        async with w.manager.lease(w.ticket("a")):
+            waits = asyncio.create_task(get(w, w.ticket("a")))
+            await w.clock.settle()
+            w.processes["a"].die(3)
+            await w.clock.advance(0.5)
+        assert w.manager.require("a").state is State.FAILED
+        assert isinstance(waits.exception(), StartFailed)
+        assert "exited with code 3" in str(waits.exception())
 
 
 async def test_a_part_that_dies_with_its_leader_is_not_the_news() -> None:

@@ -46,6 +46,9 @@ def serve(lane: Lane) -> Grant | Hold:
 def foregone(lane: Lane, own: Reservation | None) -> Hold | Refuse | None:
     """What the state of a lane's own instance decides, whatever the policy; None when there is something to choose:
     a load, or, with a reservation of its `own`, a wake."""
+    if lane.back_at is not None and lane.tickets:
+        sentence = "it failed while it served, and is started again after a pause"
+        return Hold(lane.model, Reason.BACKOFF.because(sentence), lane.back_at)
     if lane.state in {State.BACKOFF, State.FAILED}:
         return Refuse(lane.model, Reason.FAILED.because("its last start failed"))
     if lane.state in GOING or (own is not None and own.leaving):

@@ -61,6 +61,8 @@ class Lane:
     served_until: float | None = None
     """When the instance last stopped granting leases; None when it never did, or does now. Lanes that were served lately
     come after those that were not, so that two models with a backlog cannot keep a third one out."""
+    back_at: float | None = None
+    """In BACKOFF after it had served: when it can be started again."""
     frozen: int = 0
     """Leases whose requests are frozen in its sleeping engine."""
     frozen_since: float | None = None

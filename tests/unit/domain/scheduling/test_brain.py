@@ -319,6 +319,16 @@ def test_a_failed_lane_is_refused_for_the_instances_own_reason(state: State) -> 
     assert short(run([lane("a", state, 1.0)], ledger(100))) == [Refuse("a", Reason.FAILED)]
 
 
+def test_who_waits_for_one_that_failed_while_it_served_waits_through_its_pause() -> None:
+    """A wish alone does not: whoever keeps it says so again."""
+    back = lane("a", State.BACKOFF, 1.0, back_at=104.0)
+    (held,) = run([back], ledger(100))
+    assert isinstance(held, Hold)
+    assert (split(held.reason)[0], held.until) == (Reason.BACKOFF, 104.0)
+    wish = replace(back, tickets=(), wanted_since=1.0)
+    assert short(run([wish], ledger(100))) == [Refuse("a", Reason.FAILED)]
+
+
 def test_what_can_never_fit_is_refused_with_the_sums() -> None:
     """The reason is for the caller."""
     (refused,) = run([lane("a", State.STOPPED, 1.0, need=101)], ledger(100))
