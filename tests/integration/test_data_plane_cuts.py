@@ -15,6 +15,7 @@ import pytest
 from plane import FORMS, SECRET, ask, get, plane, post, read_answer
 from upstreams import Peer, Script, answers, chunk, upstream
 from vllm_mm.domain.errors import RequestCut
+from vllm_mm.domain.keys import Key, Scope, digest
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.ports import Address
 from vllm_mm.gateway import again
@@ -339,6 +340,75 @@ async def test_an_operator_cancels(form: str, tmp_path: Path, stage: str) -> Non
         assert b"cancelled by ada" in answer.body
         await server.settled(1)
         assert server.rows[0].outcome is Outcome.CUT
+
+
+@pytest.mark.parametrize("stage", ["queued", "prefill", "mid-stream"])
+async def test_what_a_revoked_key_asked_for_ends(form: str, tmp_path: Path, stage: str) -> None:
+    """In any stage, with the status or the event that says so; others go on. Where what runs is let finish, what waits is refused all
+    the same."""
+
+    async def script(peer: Peer) -> None:
+        await peer.read()
+        if stage == "mid-stream":
+            await peer.send(SSE_HEAD + chunk(EVENT))
+        await peer.until_gone()
+
+    async with (
+        upstream(script, tmp_path) as engine,
+        plane(form, engine.address, rules=Rules(revoke_running=stage != "queued")) as server,
+    ):
+        if stage == "queued":
+            server.leases.hold = asyncio.Event()
+        other = asyncio.ensure_future(ask(server, post(CHAT, STREAM, {"authorization": "Bearer mm-second"})))
+        asking = asyncio.ensure_future(ask(server, post(CHAT, STREAM)))
+
+        def in_stage() -> bool:
+            if stage == "queued":
+                return len(server.leases.waiting) == 2
+            got = [relay.meter.size > 0 for relay in server.gateway.running]
+            return len(engine.heard) == len(got) == 2 and all(got) == (stage == "mid-stream")
+
+        async with asyncio.timeout(30):
+            while not in_stage():
+                await asyncio.sleep(0.005)
+        keys = server.gateway.keys
+        good = Key("k5", "second", digest("mm-second"), frozenset({Scope.INFER}))
+        keys.replace([good, Key("k1", "tester", digest(SECRET), frozenset({Scope.INFER}), revoked_at=2.0)])
+        answer = await asking
+        assert answer.status == (200 if stage == "mid-stream" else 401)
+        assert answer.complete == (stage != "mid-stream")
+        assert b"was revoked" in answer.body
+        assert not other.done()
+        keys.replace([])
+        assert b"was revoked" in (await other).body
+        await server.settled(2)
+        assert {(row.outcome, row.error) for row in server.rows} == {
+            (Outcome.REFUSED, "The API key of this request was revoked. Ask for a new one.")
+        }
+
+
+async def test_what_runs_for_a_revoked_key_may_finish(form: str, tmp_path: Path) -> None:
+    """With `auth.revoke_running: false`."""
+    go = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.read()
+        await peer.send(SSE_HEAD + chunk(EVENT))
+        await go.wait()
+        await peer.send(b"0\r\n\r\n")
+
+    rules = Rules(revoke_running=False)
+    async with upstream(script, tmp_path) as engine, plane(form, engine.address, rules=rules) as server:
+        asking = asyncio.ensure_future(ask(server, post(CHAT, STREAM)))
+        async with asyncio.timeout(30):
+            while not (server.leases.out and next(iter(server.gateway.running)).meter.size):
+                await asyncio.sleep(0.005)
+        server.gateway.keys.replace([])
+        assert (await ask(server, post(CHAT, STREAM))).status == 401
+        go.set()
+        assert (await asking).complete
+        await server.settled(2)
+        assert [row.outcome for row in server.rows] == [Outcome.REFUSED, Outcome.OK]
 
 
 @pytest.mark.parametrize("stage", ["prefill", "mid-stream"])

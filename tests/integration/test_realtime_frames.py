@@ -32,6 +32,8 @@ from vllm_mm.engine.ports import Address
 from vllm_mm.gateway.ports import Rules
 
 NAME = MODEL.id
+FOREIGN = ModelSpec(id=NAME, engine=EngineKind.COMMAND, command=("x",))
+"""Of which nothing is known: all messages pass."""
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
@@ -348,7 +350,7 @@ async def test_too_late_a_model(tmp_path: Path) -> None:
 
 async def test_what_is_said_while_the_model_loads_waits_and_progress_is_told(tmp_path: Path) -> None:
     """More than is held is not read; nothing of it is lost. Events of progress come to those who asked for them."""
-    big = b"\7" * (1 << 20)
+    big = "7" * (1 << 20)
     rules = Rules(progress=0.01)
     async with both(tmp_path, rules=rules, max_size=None) as (front, _):
         front.leases.hold = asyncio.Event()
@@ -404,17 +406,36 @@ async def test_messages_pass_as_they_are(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     async def script(ws: ServerConnection) -> None:
-        await ws.recv()  # the model
         seen.append([piece async for piece in ws.recv_streaming()])
         seen.append([piece async for piece in ws.recv_streaming()])
         await echo(ws)
 
-    async with both(tmp_path, script) as (front, _), session(front) as ws:
+    async with both(tmp_path, script, specs=(FOREIGN,)) as (front, _), session(front) as ws:
         await ws.send(["one ", "two ", "", "three"], text=True)
         await ws.send([b"\0", b"\1\2"])
         await say(ws, "", b"", "é\U0001f600", b"\xff\xfe", "x" * 200_000)
         assert [await ws.recv() for _ in range(5)] == ["", b"", "é\U0001f600", b"\xff\xfe", "x" * 200_000]
         assert [[p for p in pieces if p] for pieces in seen] == [["one ", "two ", "three"], [b"\0", b"\1\2"]]
+
+
+async def test_bytes_are_refused_where_the_engine_would_end_the_session(tmp_path: Path) -> None:
+    """vLLM's route does not survive them. Each message is told once, however many frames it has, also one that came before the engine was
+    there; the engine sees none of it, and the session goes on."""
+    async with both(tmp_path) as (front, _):
+        front.leases.hold = asyncio.Event()
+        async with session(front) as ws:
+            await ws.send(b"\0\1")
+            await ws.send([b"\0", b"\1", b"\2"])
+            front.leases.hold.set()
+            await ws.send(["still ", "here"], text=True)
+            await ws.send(b"\0")
+            await say(ws, "and here")
+            heard = [await ws.recv() for _ in range(6)]
+            told = [json.loads(text)["error"] for text in heard if "base64" in text]
+            assert [error["code"] for error in told] == ["invalid_event"] * 3
+            assert [text for text in heard if "base64" not in text][1:] == ["still here", "and here"]
+        await front.settled(1)
+        assert front.rows[0].outcome is Outcome.OK
 
 
 async def test_pings_are_answered_on_each_side_and_not_passed(tmp_path: Path) -> None:
@@ -549,6 +570,27 @@ async def test_an_operator_ends_a_session_by_its_id(tmp_path: Path) -> None:
         assert (await closes(ws))[0] == 1012
 
 
+@pytest.mark.parametrize("running", [True, False])
+async def test_a_session_ends_with_its_key(tmp_path: Path, *, running: bool) -> None:
+    """The one that waits for its model; and the one that has it, unless what runs may finish."""
+    async with both(tmp_path, rules=Rules(revoke_running=running)) as (front, _), session(front) as ws:
+        await ws.recv()
+        front.leases.hold = asyncio.Event()
+        async with session(front) as waits:
+            async with asyncio.timeout(20):
+                while not front.leases.waiting:
+                    await asyncio.sleep(0.005)
+            front.gateway.keys.replace([])
+            assert "was revoked" in (await hear(waits))["error"]["message"]
+            assert (await closes(waits))[0] == 1008
+        if running:
+            assert "was revoked" in (await hear(ws))["error"]["message"]
+            assert (await closes(ws))[0] == 1008
+        else:
+            await say(ws, "hello")
+            assert await ws.recv() == "hello"
+
+
 async def test_usage_of_all_utterances_is_added_up(tmp_path: Path) -> None:
     async def script(ws: ServerConnection) -> None:
         async for _ in ws:
@@ -679,15 +721,14 @@ async def test_however_the_bytes_are_cut(tmp_path: Path) -> None:
         writer.close()
         return upstream.got
 
-    async with plane("protocol", Address(socket=str(tmp_path / "s"))) as front:
+    async with plane("protocol", Address(socket=str(tmp_path / "s")), specs=(FOREIGN,)) as front:
 
         @settings(max_examples=40, deadline=None)
         @given(streams())
         def check(drawn: tuple[Sent, list[bytes]]) -> None:
             frames, pieces = drawn
             got = asyncio.run_coroutine_threadsafe(send(front, pieces), loop).result(30)
-            assert got[0][1] == json.dumps(update(NAME), separators=(",", ":")).encode()
-            assert got[1:] == frames
+            assert got == frames
 
         await asyncio.to_thread(check)
     listener.close()

@@ -114,6 +114,7 @@ class Gateway:
         self.realtime: Final = Realtime(
             leases, keys, record, explain, clock, self.rules, self._abilities, self._names, outcome_of
         )
+        keys.on_revoked = self.revoked
         self._running: dict[str, Relay] = {}
         self._sweep: Timer | None = None
 
@@ -128,6 +129,16 @@ class Gateway:
         for relay in found:
             relay.stop(RequestCut(f"The request was cancelled by {cause}."))
         return self.realtime.cancel(request_id, cause) or bool(found)
+
+    def revoked(self, key_id: str) -> None:
+        """That key is not good any more: what waits for it is refused, and what runs is cut where `Rules.revoke_running` says so."""
+        told = Unauthorized("The API key of this request was revoked. Ask for a new one.")
+        for relay in self.running:
+            if relay.key is None or relay.key.id != key_id or relay.stopped is not None or relay.over:
+                continue
+            if relay.exchange is None or self.rules.revoke_running:
+                relay.stop(told)
+        self.realtime.revoked(key_id, told)
 
     def new_id(self, headers: Headers) -> str:
         """The id of an answer that is not a model's: the client's own if it gave a harmless one."""

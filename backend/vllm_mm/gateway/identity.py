@@ -28,14 +28,20 @@ class Keyring:
         self._seen_plain: dict[bytes, Key] = {}
         self.on_replace: Callable[[Sequence[Key]], None] | None = None
         """Told, if set, of every new set of keys."""
+        self.on_revoked: Callable[[str], None] | None = None
+        """Told, if set, the id of each key that was good in the set before and is revoked, or gone, in the new one."""
 
     def replace(self, keys: Iterable[Key]) -> None:
         """The whole set from now on. Revoked and expired ones may be among them."""
-        self._by_digest = {key.digest: key for key in keys}
+        before, self._by_digest = self._by_digest, {key.digest: key for key in keys}
         self._seen_bearer.clear()
         self._seen_plain.clear()
         if self.on_replace is not None:
             self.on_replace(tuple(self._by_digest.values()))
+        if self.on_revoked is not None:
+            good = {key.id for key in self._by_digest.values() if key.revoked_at is None}
+            for key_id in {key.id for key in before.values() if key.revoked_at is None} - good:
+                self.on_revoked(key_id)
 
     def identify(
         self, authorization: bytes | None, api_key: bytes | None, host: bytes | None = None, origin: bytes | None = None

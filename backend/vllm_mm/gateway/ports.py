@@ -275,3 +275,5 @@ class Rules:
     """How long a session goes on when its engine is to go."""
     subprotocol_keys: bool = True
     """A page may send its key as a WebSocket subprotocol."""
+    revoke_running: bool = True
+    """What runs for a key ends with the key, and not only what waits."""

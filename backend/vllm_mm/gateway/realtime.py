@@ -103,6 +103,16 @@ class Realtime:
             session.stop(RequestCut(f"The session was ended by {cause}."))
         return bool(found)
 
+    def revoked(self, key_id: str, told: MMError) -> None:
+        """As `Gateway.revoked`, for sessions."""
+        for session in self.running:
+            if (
+                session.key is not None
+                and session.key.id == key_id
+                and (not session.talks or self.rules.revoke_running)
+            ):
+                session.stop(told)
+
     def begin(self, client: SessionClient, query: bytes, headers: Headers) -> RealtimeSession:
         """A session for a handshake; `serve` answers it."""
         return RealtimeSession(client, query, headers, self._names.new(), self.rules, self._clock)
@@ -159,8 +169,10 @@ class Realtime:
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
         self._abilities.check(spec, REALTIME, key, self._leases)
-        if asked is not None and spec.engine is not EngineKind.COMMAND:
-            session.first = events.update(name)
+        if spec.engine is not EngineKind.COMMAND:
+            session.take_text_only()
+            if asked is not None:
+                session.first = events.update(name)
         now = self._clock.now()
         ticket = Ticket(session.own_id, spec.id, now, now + wait, key.id, urgency, stream=True, live=True)
         telling = _Progress(self._leases, self._clock, session, ticket, self.rules.progress) if tells else None

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from vllm_mm.domain.usage import Usage
-from vllm_mm.engine.exchange import CONTINUATION, TEXT, Frame
+from vllm_mm.engine.exchange import BINARY, CONTINUATION, TEXT, Frame
 from vllm_mm.gateway.bodies import openai_type
 from vllm_mm.gateway.ports import Problem, WaitView
 from vllm_mm.gateway.rename import value_span
@@ -195,6 +195,29 @@ class Messages:
             return None
         self._pieces = None
         return b"".join(pieces)
+
+
+class TextOnly:
+    """Frames without messages of bytes, which vLLM's route does not survive. Each is refused once, when it begins."""
+
+    def __init__(self, refuse: Callable[[Frame], None], out: Callable[[Frame], None]) -> None:
+        self._refuse = refuse
+        self._out = out
+        self._drops = False
+        """The message that is under way is one of bytes."""
+
+    def feed(self, frame: Frame) -> None:
+        if frame.opcode == BINARY:
+            self._drops = True
+            message = (
+                "Messages of bytes are not taken: send events as JSON text, with the audio in base64 "
+                '({"type": "input_audio_buffer.append", "audio": ...}).'
+            )
+            self._refuse(failed(Problem(400, message, "invalid_event")))
+        elif frame.opcode == TEXT:
+            self._drops = False
+        if not self._drops:
+            self._out(frame)
 
 
 class Renamed:

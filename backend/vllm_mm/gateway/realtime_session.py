@@ -106,6 +106,11 @@ class RealtimeSession:
         self._active = self.arrived
         self._timers: dict[str, Timer] = {}
 
+    @property
+    def talks(self) -> bool:
+        """It has its engine."""
+        return self._upstream is not None
+
     # The client's side
 
     async def name(self) -> str:
@@ -258,6 +263,10 @@ class RealtimeSession:
             self._to_client = events.Renamed(self.asked, self._pass_down).feed
         if engine_name is not None:
             self._to_engine = events.Renamed(engine_name, self._pass_up).feed
+
+    def take_text_only(self) -> None:
+        """Its engine ends a session in which a message of bytes comes: such a message is refused here, and the session goes on."""
+        self._to_engine = events.TextOnly(self.client.send, self._to_engine).feed
 
     def _pass_up(self, frame: Frame) -> None:
         if self._upstream is not None:

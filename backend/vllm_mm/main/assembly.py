@@ -242,5 +242,6 @@ def gateway_rules(settings: Settings) -> Rules:
         session_message=settings.realtime.max_message, session_idle=settings.realtime.idle_timeout,
         session_length=settings.realtime.max_session, session_unnamed=settings.realtime.model_timeout,
         drain=settings.swap.drain_timeout, subprotocol_keys=settings.auth.subprotocol_keys,
+        revoke_running=settings.auth.revoke_running,
         timings=settings.server.timings, stall=settings.timeouts.stream_stall,
     )  # fmt: skip

@@ -112,6 +112,8 @@ class AuthConfig(Section):
     """Allow `mode: none` on an address that other machines reach."""
     subprotocol_keys: Switch = True
     """A page in a browser may send its key as a WebSocket subprotocol (`openai-insecure-api-key.KEY`), where it cannot set headers."""
+    revoke_running: Switch = True
+    """What runs with a key that is revoked is ended as well, and not only what waits or comes after."""
 
 
 class DatabaseConfig(Section):

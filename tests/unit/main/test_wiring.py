@@ -13,7 +13,7 @@ SAID = {
     "limits.send_timeout": "13s", "server.keep_alive": "14s", "limits.connections": 15, "cors.origins": ["https://a.example"],
     "limits.responses": 16, "limits.responses_age": "17s", "cors.max_age": "18s",
     "realtime.max_message": 1006, "realtime.idle_timeout": "19s", "realtime.max_session": "20s", "realtime.model_timeout": "21s",
-    "swap.drain_timeout": "22s", "auth.subprotocol_keys": False, "server.timings": True, "timeouts.stream_stall": "23s",
+    "swap.drain_timeout": "22s", "auth.subprotocol_keys": False, "auth.revoke_running": False, "server.timings": True, "timeouts.stream_stall": "23s",
 }  # fmt: skip
 
 
