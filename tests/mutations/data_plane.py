@@ -229,4 +229,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return self.meter.ends_event() and", "        return",
         ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
     ),
+    Mutant(
+        "revoked-key-waits-on", "a request that waits is served although its key was revoked", "backend/vllm_mm/gateway/forward.py",
+        "            if relay.exchange is None or self.rules.revoke_running:\n", "            if relay.exchange is not None and self.rules.revoke_running:\n",
+        ("tests/integration/test_data_plane_cuts.py::test_what_a_revoked_key_asked_for_ends",),
+    ),
+    Mutant(
+        "bytes-end-sessions", "a message of bytes reaches vLLM's route, which ends the session", "backend/vllm_mm/gateway/realtime.py",
+        "            session.take_text_only()\n", "",
+        ("tests/integration/test_realtime_frames.py::test_bytes_are_refused_where_the_engine_would_end_the_session",),
+    ),
 )  # fmt: skip

@@ -355,4 +355,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if not self.control:\n            raise Untrue(",
         ("tests/unit/manager/test_tiers.py::test_a_wake_that_fails_becomes_a_start_in_the_same_load",),
     ),
+    Mutant(
+        "crash-waits-not", "who waits for an engine that crashed is refused in the pause before its next start",
+        "backend/vllm_mm/domain/scheduling/brain.py",
+        "    if lane.back_at is not None and lane.tickets:\n", "    if False:\n",
+        ("tests/unit/manager/test_deaths.py::test_who_comes_after_a_crash_waits_for_the_next_launch",),
+    ),
+    Mutant(
+        "crash-waited-for-in-vain", "who does not wait as long as the pause after a crash waits for it all the same",
+        "backend/vllm_mm/engine/manager.py",
+        "lambda ticket: ticket.deadline <= end", "lambda ticket: False",
+        ("tests/unit/manager/test_deaths.py::test_who_comes_after_a_crash_waits_for_the_next_launch",),
+    ),
+    Mutant(
+        "busy-database-fails-starts", "a database that is busy for a moment fails the starts of that moment",
+        "backend/vllm_mm/engine/swaps.py",
+        "        except TimeoutError:\n            self._put_off(", "        except TimeoutError:\n            self._give_up(",
+        ("tests/unit/manager/test_manager.py::test_a_database_that_is_busy_for_a_moment_costs_no_start",),
+    ),
+    Mutant(
+        "locked-database-asked-on-and-on", "a database that is locked is asked again without a pause",
+        "backend/vllm_mm/engine/swaps.py",
+        "            await self._tools.clock.sleep(DB_PAUSE)\n", "            await self._tools.clock.sleep(0.1)\n",
+        ("tests/unit/manager/test_manager.py::test_a_database_that_is_locked_is_asked_again_after_a_pause",),
+    ),
 )  # fmt: skip

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     RIGHTS = "rights", "The keys of those who wait for it may not have others go for it: it waits for free room."
     ROOM = "room", "There is not enough memory, whoever may go for it."
     ORDER = "order", "Another model waits longer and needs the same room."
+    DATABASE = "database", "The database has not taken the row of its start, without which nothing is started."
     FROZEN = "frozen", "Its requests are frozen in its sleeping engine until it has the memory to go on."
     # Why it cannot be.
     DEVICE = "device", "The devices where it could go are out of use or do not exist."

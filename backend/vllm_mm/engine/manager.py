@@ -274,9 +274,10 @@ class ProcessManager(Swaps):
             self._gone(instance, before)
         if after.state in {State.BACKOFF, State.FAILED}:  # whose start failed were told before
             back = lc.back_at(after, self._tools.clock.now())
-            self._waiting.fail_before(model, inf if back is None else back, self._start_failed(instance))
+            end = inf if back is None else back
+            self._waiting.refuse_those(model, lambda ticket: ticket.deadline <= end, self._start_failed(instance))
         if self._tears_down(after):
-            self._waiting.refuse_streams(model, self._torn_down(instance))
+            self._waiting.refuse_those(model, lambda ticket: ticket.stream, self._torn_down(instance))
         self._waiting.kick()
 
     def _fell_asleep(self, instance: ModelInstance) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from bisect import insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -260,19 +260,11 @@ class InferenceQueue:
                 waiter.lease.set_exception(error)
             self._remove(waiter)
 
-    def fail_before(self, model: str, until: float, error: MMError) -> None:
-        """It cannot be started before `until`: whoever in its lane does not wait so long is told now."""
+    def refuse_those(self, model: str, which: Callable[[Ticket], bool], error: MMError) -> None:
+        """These get `error`, others in the lane go on waiting."""
         lane = self._lanes.get(model)
         for waiter in tuple(lane.waiters) if lane is not None else ():
-            if waiter.ticket.deadline <= until and not waiter.lease.done():
-                waiter.lease.set_exception(error)
-                self._remove(waiter)
-
-    def refuse_streams(self, model: str, error: MMError) -> None:
-        """The engine is being torn down: streams that wait for a slot on it get `error`, others go on waiting."""
-        lane = self._lanes.get(model)
-        for waiter in tuple(lane.waiters) if lane is not None else ():
-            if waiter.ticket.stream and not waiter.lease.done():
+            if which(waiter.ticket) and not waiter.lease.done():
                 waiter.lease.set_exception(error)
                 self._remove(waiter)
 
@@ -429,11 +421,19 @@ class InferenceQueue:
             self._remove(waiter)
         lane.turns = decision.turns
 
+    def explain(self, model: str, reason: str) -> None:
+        """Why those who wait for it go on waiting although a load was decided: remembered until they are told something else than
+        the next try."""
+        lane = self._lanes.get(model)
+        if lane is not None:
+            lane.why = reason
+
     def _explain(self, model: str, reason: str, *, held: bool) -> None:
         lane = self._lanes.get(model)
         if lane is None:
             return
-        lane.why = reason
+        if held or split(lane.why)[0] is not Reason.DATABASE:
+            lane.why = reason
         code = split(reason)[0]
         # The load that they share says more than that it is under way; once it is there, it is slots that they wait for.
         if not (held and code in {Reason.LOADING, Reason.STOPPING} and lane.waited_for is not None):

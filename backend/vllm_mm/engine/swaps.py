@@ -15,7 +15,7 @@ from typing import Any
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.errors import ConfigError, Conflict, MMError, StartFailed
+from vllm_mm.domain.errors import ConfigError, Conflict, MMError, StartFailed, Unavailable
 from vllm_mm.domain.estimates import Stage
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Kill, OnTimeout, State, Then
@@ -45,6 +45,8 @@ FRESH = 0.25
 """Seconds for which a reading of the devices is good enough to start on."""
 LOOK_DEADLINE = 1.0
 """Seconds that a start waits for a new one."""
+DB_PAUSE = 1.0
+"""Seconds from a row that the database did not take in time until its load may be decided again."""
 
 
 class Swaps(Lets):
@@ -58,6 +60,8 @@ class Swaps(Lets):
         self._loading_events: dict[str, Loading] = {}
         self._queue: WaitingRoom | None = None
         self._expectations = Expectations(self.estimator, self.eviction_goal)
+        self._rows_put_off = 0
+        """How often the database did not take the row of a launch in time."""
         self._seen: View | None = None
         """What the latest decision was made on."""
 
@@ -76,8 +80,12 @@ class Swaps(Lets):
     async def carry_out(self, load: Load) -> None:
         """Decide and flip, under `_swap_inflight`; what follows runs in a task of its own."""
         await self._look_again()
+        before = self._rows_put_off
         async with self._swap_inflight:
             loading = await self._flip(load)
+        if self._rows_put_off != before:
+            await self._tools.clock.sleep(DB_PAUSE)
+            self._waiting.kick()
         if loading is not None:
             loading.task = asyncio.get_running_loop().create_task(self._swap_in(loading), name=f"load-{load.model}")
 
@@ -150,17 +158,35 @@ class Swaps(Lets):
         return ""
 
     async def _written(self, instance: ModelInstance, loading: Loading) -> bool:
-        """Write down what is about to start. False when the load was given up for it, or called off meanwhile."""
+        """Write down what is about to start. False when the load was given up for it, or called off meanwhile.
+
+        A database that is busy for a moment costs no load: it is decided again, and those who wait for it go on waiting."""
         try:
             async with asyncio.timeout(DB_DEADLINE):
                 await self._tools.store.save(self._intent(instance.spec, loading))
         except ConfigError as error:
             self._give_up(loading, error.message)
+        except TimeoutError:
+            self._put_off(
+                loading, f"the database was busy, and did not take the row of its start within {DB_DEADLINE:g} s"
+            )
+        except Unavailable as error:
+            if error.retryable:
+                self._put_off(loading, f"its start could not be written down yet. {error.message}")
+            else:
+                self._give_up(loading, f"its start could not be written down. {error.message}")
         except MMError as error:
             self._give_up(loading, f"its start could not be written down. {error.message}")
         except Exception as error:  # whatever the database says, the promise has to be undone
             self._give_up(loading, f"the database did not take the launch: {error!r}")
         return loading.ok is None
+
+    def _put_off(self, loading: Loading, why: str) -> None:
+        self._rows_put_off += 1
+        reason = Reason.DATABASE.because(why)
+        log.warning("%s: %s; it is tried again", loading.load.model, why)
+        self._decide_again(loading, reason, {})
+        self._waiting.explain(loading.load.model, reason)
 
     def _spare(self, victims: Sequence[ModelInstance], load: Load) -> None:
         """They were promised away, but not told. If another load counts on what one leaves, it has to go all the same."""

@@ -20,13 +20,17 @@ from vllm_mm.domain.errors import (
     UpstreamDied,
     UpstreamTimeout,
 )
+from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Goal, State
+from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Device, NoPlacement
 from vllm_mm.domain.scheduling import Rules, Ticket
 from vllm_mm.domain.specs import GIB, RetryPolicy
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.policy import OnTeardown, Policy
+from vllm_mm.engine.swaps import DB_DEADLINE
 from vllm_mm.engine.wire import UpstreamRequest
+from vllm_mm.store.failures import DatabaseUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -565,6 +569,59 @@ async def test_a_row_that_cannot_be_written_undoes_the_promise() -> None:
         assert w.manager.ledger.reservations == {}
         w.store.error = None
         assert await get_later(w, "a") == "a"
+
+
+async def test_a_database_that_is_busy_for_a_moment_costs_no_start() -> None:
+    """Its row has to be there before its process is. While it is not, the promise is undone, who was to go for it serves on, those who wait
+    are told why when their time is over, and the others have their start when the database has come to itself."""
+    async with world(model("a", 20), model("b", 20)) as w:
+        await w.ready("a")
+        await w.clock.advance(10.0)
+        saved, busy = w.store.save, True
+
+        async def save(record: LaunchRecord) -> None:
+            if busy:  # in the world of this clock: `asyncio.timeout` knows another
+                await w.clock.sleep(DB_DEADLINE)
+                raise TimeoutError
+            await saved(record)
+
+        w.store.save = save  # type: ignore[method-assign]
+        short = asyncio.create_task(get(w, w.ticket("b", wait=15.0)))
+        long = asyncio.create_task(get(w, w.ticket("b", wait=60.0)))
+        await w.clock.advance(10.5)
+        assert not w.manager._swap_inflight.locked()
+        assert w.manager.loading("b") is None
+        assert not w.manager.ledger.reservations["a"].leaving
+        assert await get(w, w.ticket("a")) == "a"
+        await w.clock.advance(10.0)
+        assert w.starts == ["a"]
+        with pytest.raises(StillLoading, match="did not take the row of its start within 10 s") as told:
+            await short
+        assert told.value.reason is Reason.DATABASE
+        busy = False
+        await w.clock.advance(5.0)
+        assert (long.result(), w.starts) == ("b", ["a", "b"])
+
+
+async def test_a_database_that_is_locked_is_asked_again_after_a_pause() -> None:
+    """Not at once: it says so without a wait. One that is full is not asked again."""
+    async with world(model("a")) as w:
+        saved, tries = w.store.save, 0
+
+        async def save(record: LaunchRecord) -> None:
+            nonlocal tries
+            tries += 1
+            await saved(record)
+
+        w.store.save = save  # type: ignore[method-assign]
+        w.store.error = DatabaseUnavailable("The database could not be used: database is locked.")
+        waiting = asyncio.create_task(get(w, w.ticket("a")))
+        await w.clock.advance(5.5)
+        assert tries == 6
+        assert w.queue.entries()[0].why.endswith("database is locked.")
+        w.store.error = None
+        await w.clock.advance(2.0)
+        assert waiting.result() == "a"
 
 
 async def test_a_model_that_fits_nowhere_is_refused_with_the_sums() -> None:
