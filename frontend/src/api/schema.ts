@@ -1504,7 +1504,7 @@ export interface components {
          * @description Each code with what it means, in one sentence.
          * @enum {string}
          */
-        Reason: "ready" | "wake" | "thaw" | "fits" | "idle" | "pays" | "max_wait" | "operator" | "slots" | "fairness" | "loading" | "stopping" | "dwell" | "cost" | "busy" | "rights" | "room" | "order" | "frozen" | "device" | "never" | "failed" | "request" | "preload" | "schedule" | "pinned" | "evicted" | "sleep_room" | "unused" | "lent" | "stranger" | "reload" | "unwanted" | "given_up" | "shutdown" | "crash" | "unhealthy" | "sleepless" | "stalled" | "deadline" | "probe" | "engine" | "adopted" | "boot" | "backoff" | "queue_full" | "queue_share" | "cut";
+        Reason: "ready" | "wake" | "thaw" | "fits" | "idle" | "pays" | "max_wait" | "operator" | "slots" | "fairness" | "loading" | "stopping" | "dwell" | "cost" | "busy" | "rights" | "room" | "order" | "database" | "frozen" | "device" | "never" | "failed" | "request" | "preload" | "schedule" | "pinned" | "evicted" | "sleep_room" | "unused" | "lent" | "stranger" | "reload" | "unwanted" | "given_up" | "shutdown" | "crash" | "unhealthy" | "sleepless" | "stalled" | "deadline" | "probe" | "engine" | "adopted" | "boot" | "backoff" | "queue_full" | "queue_share" | "cut";
         /**
          * RequestOut
          * @description A row of the request ledger.
