@@ -28,6 +28,7 @@ from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.settings import Settings, load
 from vllm_mm.store import migrate
+from vllm_mm.store.audit import Audit
 from vllm_mm.store.database import Database
 from vllm_mm.store.device_leases import DeviceLeaseStore
 from vllm_mm.store.journal import Journal
@@ -129,7 +130,9 @@ async def admin(
             device_leases=DeviceLeases(it.manager, DeviceLeaseStore(database), it.journal, it.clock),
             schedules=Schedules(it.manager, clock or it.clock, configured.timezone),
             captures=CaptureBook(configured.captures, configured.paths.data_dir, RealClock()),
+            audit=Audit(database, RealClock()),
         )
+        services.audit.start()
         app = create_app(services)
         following = asyncio.get_running_loop().create_task(services.metrics.follow(journal))
         lending = asyncio.get_running_loop().create_task(services.device_leases.run())
@@ -141,6 +144,7 @@ async def admin(
         finally:
             following.cancel()
             lending.cancel()
+            await services.audit.close()
             await journal.close()
             await database.close()
 

@@ -1,4 +1,4 @@
-"""The first schema: models, instances, footprints, sleeps, starts, events, requests, keys, facts about the installation.
+"""The first schema: the audit, models, instances, footprints, sleeps, starts, events, requests, keys, facts about the installation.
 
 Revision ID: 0001_initial
 Revises: nothing
@@ -13,7 +13,55 @@ branch_labels = None
 depends_on = None
 
 
+AUDIT_IS_SHUT = {
+    "sqlite": (
+        "CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END",
+        (
+            "CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit WHEN NOT COALESCE(OLD.at < "
+            "(SELECT CAST(value AS REAL) FROM meta WHERE name = 'audit_until'), 0) "
+            "BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
+        ),
+        # REPLACE deletes without asking the trigger above.
+        (
+            "CREATE TRIGGER audit_no_replace BEFORE INSERT ON audit WHEN EXISTS "
+            '(SELECT 1 FROM audit WHERE id = NEW.id OR "row" = NEW."row") BEGIN SELECT RAISE(IGNORE); END'
+        ),
+    ),
+    "postgresql": (
+        (
+            "CREATE FUNCTION audit_stands() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "IF TG_OP = 'DELETE' AND OLD.at < (SELECT CAST(value AS double precision) FROM meta WHERE name = 'audit_until') "
+            "THEN RETURN OLD; END IF; RAISE EXCEPTION 'the audit is append-only'; END $$"
+        ),
+        "CREATE TRIGGER audit_stands BEFORE UPDATE OR DELETE ON audit FOR EACH ROW EXECUTE FUNCTION audit_stands()",
+        "CREATE TRIGGER audit_stays BEFORE TRUNCATE ON audit FOR EACH STATEMENT EXECUTE FUNCTION audit_stands()",
+    ),
+}
+"""The audit's rows can be added, and deleted when they are older than what retention has written into `meta`; nothing else."""
+
+
 def upgrade() -> None:
+    op.create_table(
+        "audit",
+        sa.Column("row", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("id", sa.String(length=64), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("actor", sa.String(length=200), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("source", sa.String(length=200), nullable=False),
+        sa.Column("act", sa.String(length=200), nullable=False),
+        sa.Column("kind", sa.String(length=64), nullable=False),
+        sa.Column("object", sa.String(length=400), nullable=False),
+        sa.Column("status", sa.Integer(), nullable=False),
+        sa.Column("before", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("after", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("request", sa.String(length=200), nullable=False),
+        sa.PrimaryKeyConstraint("row", name=op.f("pk_audit")),
+        sa.UniqueConstraint("id", name=op.f("uq_audit_id")),
+    )
+    op.create_index(op.f("ix_audit_at"), "audit", ["at"])
+    op.create_index(op.f("ix_audit_kind_object_row"), "audit", ["kind", "object", "row"])
+
     op.create_table(
         "events",
         sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
@@ -171,6 +219,8 @@ def upgrade() -> None:
         sa.Column("seconds", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("model", "kind", name=op.f("pk_timings")),
     )
+    for statement in AUDIT_IS_SHUT[op.get_context().dialect.name]:
+        op.execute(statement)
 
 
 def downgrade() -> None:
@@ -196,3 +246,9 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_events_at"), table_name="events")
 
     op.drop_table("events")
+    op.drop_index(op.f("ix_audit_kind_object_row"), table_name="audit")
+    op.drop_index(op.f("ix_audit_at"), table_name="audit")
+
+    op.drop_table("audit")
+    if op.get_context().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION audit_stands()")

@@ -58,6 +58,10 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
             "id": "key_1", "name": "ada", "digest": "d", "scopes": '["admin"]', "models": None, "created_at": 1.0,
             "expires_at": None, "revoked_at": None,
         },
+        "audit": {
+            "row": 1, "id": "aud_1", "at": 1.0, "actor": "key_1", "name": "ada", "source": "10.0.0.1", "act": "start_model", "kind": "models",
+            "object": "a/b", "status": 202, "before": '{"state": "stopped"}', "after": None, "request": "req_2",
+        },
     },
 }  # fmt: skip
 """For each revision, a row of each table that it makes or changes."""

@@ -12,7 +12,19 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from vllm_mm.api import admin, captures, dashboard, device_leases, health, keys, launchers, live, models
+from vllm_mm.api import (
+    admin,
+    audit,
+    auditing,
+    captures,
+    dashboard,
+    device_leases,
+    health,
+    keys,
+    launchers,
+    live,
+    models,
+)
 from vllm_mm.api.bodies import JsonBodies, sent_as
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.documentation import say_how_keys_are_sent
@@ -46,10 +58,11 @@ def create_app(services: Services) -> FastAPI:
     say_how_keys_are_sent(app)
     app.state.services = services
     # The order matters: routes under {id:path} with a last word of their own come before the bare ones.
-    for part in (health, live, launchers, models, device_leases, admin, captures, keys):
+    for part in (health, live, launchers, models, device_leases, admin, captures, keys, audit):
         # Not include_router: that builds each route a second time, at its first request and on the event loop (half a second).
         app.router.routes.extend(part.router.routes)
     dashboard.attach(app)
+    auditing.check(app.router.routes)
     app.add_exception_handler(MMError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -160,6 +173,8 @@ class RequestIds:
         sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         fit = 0 < len(sent) <= 128 and all(0x21 <= c <= 0x7E for c in sent)
         number = sent if fit else b"req_" + secrets.token_hex(12).encode()
+
+        scope["vllm_mm.request_id"] = number.decode()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

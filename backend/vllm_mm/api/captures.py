@@ -5,12 +5,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from vllm_mm.api.auditing import ActingRoute
 from vllm_mm.api.dependencies import Admin, The, cause, operation_id
 from vllm_mm.api.schemas import REFUSALS, Out
 from vllm_mm.gateway.capture_text import curl
 
 router = APIRouter(
-    generate_unique_id_function=operation_id, prefix="/api/requests", tags=["requests"], responses=REFUSALS
+    route_class=ActingRoute,
+    generate_unique_id_function=operation_id,
+    prefix="/api/requests",
+    tags=["requests"],
+    responses=REFUSALS,
 )
 
 

@@ -1,6 +1,7 @@
 """What the routes of the admin API work with, and who may use them."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -23,6 +24,7 @@ from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.settings import Settings
+from vllm_mm.store.audit import Audit
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
@@ -55,6 +57,9 @@ class Services:
     device_leases: DeviceLeases
     schedules: Schedules
     captures: CaptureBook
+    audit: Audit
+    refusals: deque[float] = field(default_factory=deque[float])
+    """When acts were refused lately (`auditing`)."""
     launchers: Callable[[], WarmView] = WarmView
     """What the launchers did, and which zygotes there are."""
     read_ahead: Callable[[], ReadAheadView] = ReadAheadView

@@ -3,13 +3,20 @@
 from fastapi import APIRouter, Response
 
 from vllm_mm.api import present
+from vllm_mm.api.auditing import AuditedRoute
 from vllm_mm.api.dependencies import Operator, Reader, The, Wait, cause, operation_id
 from vllm_mm.api.inputs import DeviceLeaseIn
 from vllm_mm.api.schemas import REFUSALS, DeviceLeaseOut
 from vllm_mm.domain.device_leases import Stage
 from vllm_mm.domain.errors import Conflict
 
-router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/devices", tags=["status"], responses=REFUSALS)
+router = APIRouter(
+    route_class=AuditedRoute,
+    generate_unique_id_function=operation_id,
+    prefix="/api/devices",
+    tags=["status"],
+    responses=REFUSALS,
+)
 
 
 @router.get("/leases", name="list_device_leases")

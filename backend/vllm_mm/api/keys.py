@@ -2,12 +2,19 @@
 
 from fastapi import APIRouter, HTTPException
 
+from vllm_mm.api.auditing import AuditedRoute
 from vllm_mm.api.dependencies import Admin, The, cause, operation_id, resolve
 from vllm_mm.api.inputs import KeyIn
 from vllm_mm.api.schemas import REFUSALS, KeyOut, NewKeyOut
 from vllm_mm.domain.keys import Key
 
-router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/keys", tags=["keys"], responses=REFUSALS)
+router = APIRouter(
+    route_class=AuditedRoute,
+    generate_unique_id_function=operation_id,
+    prefix="/api/keys",
+    tags=["keys"],
+    responses=REFUSALS,
+)
 
 
 @router.get("", name="list_keys")

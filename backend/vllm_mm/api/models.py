@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from vllm_mm.api import present
+from vllm_mm.api.auditing import AuditedRoute
 from vllm_mm.api.dependencies import Admin, Operator, Reader, Services, The, Wait, cause, operation_id, resolve
 from vllm_mm.api.inputs import Declaration, NewModel
 from vllm_mm.api.schemas import (
@@ -29,7 +30,13 @@ from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.engine.manager import ProcessManager
 
-router = APIRouter(generate_unique_id_function=operation_id, prefix="/api/models", tags=["models"], responses=REFUSALS)
+router = APIRouter(
+    route_class=AuditedRoute,
+    generate_unique_id_function=operation_id,
+    prefix="/api/models",
+    tags=["models"],
+    responses=REFUSALS,
+)
 
 Act = Callable[[ProcessManager, str, str], Awaitable[None]]
 

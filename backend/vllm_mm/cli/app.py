@@ -4,7 +4,20 @@ from typing import Annotated
 
 import typer
 
-from vllm_mm.cli import chat, database, devices, doctor, keys, models, requests, serving, settings, simulate, watch
+from vllm_mm.cli import (
+    audit,
+    chat,
+    database,
+    devices,
+    doctor,
+    keys,
+    models,
+    requests,
+    serving,
+    settings,
+    simulate,
+    watch,
+)
 from vllm_mm.cli.options import Serve
 from vllm_mm.cli.server import DEFAULT_URL, Server
 
@@ -43,6 +56,7 @@ def build(serve: Serve) -> typer.Typer:
     devices.add_to(app)
     app.add_typer(keys.app(), name="keys")
     app.add_typer(requests.app(), name="requests")
+    audit.add_to(app)
     settings.add_to(app)
     doctor.add_to(app)
     simulate.add_to(app)

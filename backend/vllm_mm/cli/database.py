@@ -1,6 +1,7 @@
 """`db upgrade|backup`, and keys made on the machine itself."""
 
 import asyncio
+import getpass
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -74,6 +75,7 @@ def create_key(
         from vllm_mm.clock import RealClock  # noqa: PLC0415  # as above
         from vllm_mm.control import declared  # noqa: PLC0415  # as above
         from vllm_mm.store import migrate  # noqa: PLC0415  # as above
+        from vllm_mm.store.audit import Audit  # noqa: PLC0415  # as above
         from vllm_mm.store.database import Database  # noqa: PLC0415  # as above
         from vllm_mm.store.keys import Keys  # noqa: PLC0415  # as above
         from vllm_mm.store.models import Models  # noqa: PLC0415  # as above
@@ -88,6 +90,12 @@ def create_key(
             key, secret = await Keys(database, clock).create(
                 name, wanted, models=ids, expires_at=clock.wall() + seconds if seconds else None
             )
+            audit = Audit(database, clock)
+            audit.record(
+                "create_key", actor="local", name=getpass.getuser(), source="command line", kind="keys", object=key.id,
+                after={"id": key.id, "name": key.name, "scopes": sorted(key.scopes), "models": ids},
+            )  # fmt: skip
+            await audit.write_now()
         finally:
             await database.close()
         return {"id": key.id, "name": key.name, "scopes": sorted(key.scopes), "secret": secret}

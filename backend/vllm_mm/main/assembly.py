@@ -43,6 +43,7 @@ from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.ports import Rules
 from vllm_mm.main.ears import Ears
 from vllm_mm.settings import Settings
+from vllm_mm.store.audit import Audit
 from vllm_mm.store.behind import WriteBehind
 from vllm_mm.store.database import Database
 from vllm_mm.store.device_leases import DeviceLeaseStore
@@ -148,6 +149,10 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         rows.start()
         stack.push_async_callback(rows.close)
 
+        audit = Audit(database, clock)
+        audit.start()
+        stack.push_async_callback(audit.close)
+
         routes = MissingRoutes(database)
         learned = WriteBehind[MissingRoute](routes.add, clock, name="routes of engines")
         learned.start()
@@ -195,14 +200,14 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, audit=audit, launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())
         background.start("schedules", schedules.run())
         background.start("idle times", IdleWatch(manager, clock, schedules.is_open).run())
         background.start("readings", Readings(manager, inventory, launches, clock).run())
-        background.start("retention", Retention(database, journal, settings.retention, clock).run())
+        background.start("retention", Retention(database, journal, audit, settings.retention, clock).run())
         background.start("captures", captures.run())
         background.start("metrics of events", metrics.follow(journal))
         background.start("reading ahead", ahead.run())

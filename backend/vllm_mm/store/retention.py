@@ -1,4 +1,4 @@
-"""Forgetting: events, ledger rows and the history of starts do not grow for ever."""
+"""Forgetting: events, ledger rows, the audit and the history of starts do not grow for ever."""
 
 import logging
 
@@ -7,6 +7,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from vllm_mm.clock import Clock
 from vllm_mm.settings import RetentionConfig
+from vllm_mm.store.audit import Audit
 from vllm_mm.store.database import Database
 from vllm_mm.store.failures import DatabaseUnavailable
 from vllm_mm.store.journal import Journal
@@ -25,9 +26,12 @@ INTERVAL = 3600.0
 class Retention:
     """Deletes what is older, or more, than the settings keep."""
 
-    def __init__(self, database: Database, journal: Journal, config: RetentionConfig, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, journal: Journal, audit: Audit, config: RetentionConfig, clock: Clock
+    ) -> None:
         self._database = database
         self._journal = journal
+        self._audit = audit
         self._config = config
         self._clock = clock
 
@@ -49,6 +53,7 @@ class Retention:
             ),
             "requests": await self._requests(now),
             "starts": await self._starts(),
+            "audit": 0 if config.audit is None else await self._audit.prune(now - config.audit),
         }
 
     async def _requests(self, now: float) -> int:

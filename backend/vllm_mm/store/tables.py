@@ -202,3 +202,24 @@ class Key(Base):
     created_at: Mapped[float]
     expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
+
+
+class AuditEntry(Base):
+    """Who did what (`domain.audit.Entry`). Triggers of the migrations refuse changes, and deletes but those by age."""
+
+    __tablename__ = "audit"
+    row: Mapped[int] = mapped_column(_BIG_KEY, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(String(64), unique=True)
+    at: Mapped[float] = mapped_column(index=True)
+    actor: Mapped[str] = mapped_column(String(200))
+    name: Mapped[str] = mapped_column(String(200))
+    source: Mapped[str] = mapped_column(String(200))
+    act: Mapped[str] = mapped_column(String(200))
+    kind: Mapped[str] = mapped_column(String(64))
+    object: Mapped[str] = mapped_column(String(400))
+    status: Mapped[int]
+    before: Mapped[Any] = mapped_column(JSON(none_as_null=True), nullable=True)
+    after: Mapped[Any] = mapped_column(JSON(none_as_null=True), nullable=True)
+    request: Mapped[str] = mapped_column(String(200))
+
+    __table_args__ = (Index(None, "kind", "object", "row"),)

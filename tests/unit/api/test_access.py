@@ -38,6 +38,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/api/status"): READERS,
     ("GET", "/api/requests"): READERS,
     ("GET", "/api/requests/{id:path}/capture"): ADMINS,
+    ("GET", "/api/audit"): ADMINS,
     ("GET", "/api/events"): READERS,
     ("GET", "/api/keys"): ADMINS,
     ("POST", "/api/keys"): ADMINS,

@@ -1,7 +1,9 @@
 """The command line without a server: help, usage, exit codes, configuration, doctor, database."""
 
+import contextlib
 import json
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -280,6 +282,10 @@ def test_the_database_is_made_backed_up_and_has_local_keys(cli: Cli) -> None:
     assert (again.exit_code, "exists already" in again.stderr) == (1, True)
     key = json.loads(cli.now("keys", "create", "rescue", "--local", "--scope", "admin", *data, "--json").output)
     assert key["secret"].startswith("mm-")
+    with contextlib.closing(sqlite3.connect(cli.cwd / "state" / "state.db")) as connection:
+        (entry,) = connection.execute("SELECT actor, act, object, after FROM audit").fetchall()
+    assert entry[:3] == ("local", "create_key", key["id"])
+    assert key["secret"] not in entry[3]
     assert cli.now("keys", "create", "x", "--local", "--scope", "root", *data).exit_code == 2
     assert cli.now("keys", "create", "x", "--local", "--expires", "soon", *data).exit_code == 2
 

@@ -18,6 +18,7 @@ from vllm_mm.domain.specs import SleepMode, SleepSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.engine import ports
 from vllm_mm.settings import RetentionConfig
+from vllm_mm.store.audit import Audit
 from vllm_mm.store.database import Database
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
@@ -285,11 +286,16 @@ class TestRetention:
         await ledger.add([replace(REQUEST, id=f"o{i}", at=now - 100) for i in range(STEP + 5)])
         await ledger.add([replace(REQUEST, id=f"n{i}", at=now - 5) for i in range(20)])
         config = RetentionConfig(events=50.0, max_events=None, requests=50.0, max_requests=15)
-        done = await Retention(database, journal, config, clock).prune()
-        assert done == {"events": 0, "requests": STEP + 5 + 5, "starts": 0}
+        done = await Retention(database, journal, Audit(database, clock), config, clock).prune()
+        assert done == {"events": 0, "requests": STEP + 5 + 5, "starts": 0, "audit": 0}
         assert [r.id for r in (await ledger.recent()).records] == [f"n{i}" for i in reversed(range(5, 20))]
         keep = RetentionConfig(events=None, max_events=None, requests=None, max_requests=None)
-        assert await Retention(database, journal, keep, clock).prune() == {"events": 0, "requests": 0, "starts": 0}
+        assert await Retention(database, journal, Audit(database, clock), keep, clock).prune() == {
+            "events": 0,
+            "requests": 0,
+            "starts": 0,
+            "audit": 0,
+        }
         await close(journal, clock)
 
     async def test_a_round_that_fails_is_made_up_for(
@@ -298,7 +304,7 @@ class TestRetention:
         """A database that is away for one round does not end the tidying."""
         clock = FakeClock()
         journal = await Journal.open(database, clock)
-        retention = Retention(database, journal, RetentionConfig(), clock)
+        retention = Retention(database, journal, Audit(database, clock), RetentionConfig(), clock)
         rounds: list[bool] = []
 
         async def prune() -> dict[str, int]:
@@ -325,7 +331,9 @@ class TestRetention:
         for i in range(STARTS_KEPT + 3):
             await launches.record_start("a", i, 1.0, 2.0, {}, "ready", "")
         await launches.record_start("b", 1, 1.0, 2.0, {}, "ready", "")
-        assert (await Retention(database, journal, RetentionConfig(), clock).prune())["starts"] == 3
+        assert (await Retention(database, journal, Audit(database, clock), RetentionConfig(), clock).prune())[
+            "starts"
+        ] == 3
         assert (await launches.starts("a", 500))[-1].generation == 3
         assert len(await launches.starts("b")) == 1
         await close(journal, clock)
