@@ -335,9 +335,11 @@ async def test_an_operator_cancels(form: str, tmp_path: Path, stage: str) -> Non
         assert not server.gateway.cancel("other", "ada")
         assert server.gateway.cancel("me", "ada")
         answer = await asking
-        assert answer.status == (200 if stage == "mid-stream" else 503)
+        assert answer.status == (200 if stage == "mid-stream" else 410)
         assert answer.complete == (stage != "mid-stream")
         assert b"cancelled by ada" in answer.body
+        assert b'"code":"cancelled"' in answer.body
+        assert answer.header("retry-after") is None
         await server.settled(1)
         assert server.rows[0].outcome is Outcome.CUT
 

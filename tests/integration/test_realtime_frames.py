@@ -566,8 +566,9 @@ async def test_an_operator_ends_a_session_by_its_id(tmp_path: Path) -> None:
         await ws.recv()
         assert ws.response.headers["x-request-id"] == "mine"
         assert front.gateway.cancel("mine", "ada")
-        assert "ended by ada" in (await hear(ws))["error"]["message"]
-        assert (await closes(ws))[0] == 1012
+        told = (await hear(ws))["error"]
+        assert (told["code"], "ended by ada" in told["message"]) == ("cancelled", True)
+        assert (await closes(ws))[0] == 1008
 
 
 @pytest.mark.parametrize("running", [True, False])

@@ -187,7 +187,18 @@ async def test_requests_are_spread_and_their_sum_is_exact() -> None:
             async with httpx.AsyncClient(timeout=30) as other:
                 kept = await other.get(f"{case.url}/v1/responses/{made.json()['id']}")
             assert (kept.status_code, kept.json()["id"]) == (200, made.json()["id"])
-        assert await case.outcomes(many + 7) == {"ok": many + 7}
+        # So is the operator who ends a stream: the worker that has it is found.
+        mine = next(line for line in lines[3:] if holder(case, line.port) in workers(case).values())
+        mine.ask("a", max_tokens=2000, stream=True)
+        status, fields = await mine.head()
+        done = await case.client.post(f"{case.url}/api/requests/{fields['x-request-id']}/cancel")
+        assert (status, done.status_code) == (200, 200), done.text
+        told = await mine.reader.read()
+        assert b"cancelled by an operator" in told
+        assert b"[DONE]" not in told
+        over = await case.client.post(f"{case.url}/api/requests/{fields['x-request-id']}/cancel")
+        assert (over.status_code, "over already: cut" in over.text) == (409, True)
+        assert await case.outcomes(many + 8) == {"ok": many + 7, "cut": 1}
 
 
 async def test_a_killed_worker_costs_its_own_streams_and_nothing_else() -> None:

@@ -36,6 +36,14 @@ WAIT_MAX = 600.0
 """The longest `?wait=`, in seconds."""
 
 
+async def _nothing_runs(_request: str, _cause: str) -> bool:
+    return False
+
+
+async def _nothing_waits() -> None:
+    """There is no writer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Everything that the API is made of; built once, in `main`."""
@@ -66,6 +74,10 @@ class Services:
     """Which weights are in the page cache."""
     checks: Sequence[Callable[[], str | None]] = ()
     """More reasons for `/ready`: each says what is wrong, or None."""
+    cancel: Callable[[str, str], Awaitable[bool]] = _nothing_runs
+    """Ends a request or session by its id (the client's or ours), with who wanted it; False when none runs."""
+    written: Callable[[], Awaitable[object]] = _nothing_waits
+    """Waits a moment for the rows of requests that are over."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at shutdown: streams that would go on for ever end."""
 

@@ -14,6 +14,7 @@ from vllm_mm.domain.errors import (
     NotFound,
     PayloadTooLarge,
     RateLimited,
+    RequestCancelled,
     RequestCut,
     RequestTooSlow,
     Unauthorized,
@@ -71,6 +72,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(UpgradeRefused, 502),
     Row(DatabaseFull, 507),
     Row(Unavailable, 503),
+    Row(RequestCancelled, 410),
     Row(RequestCut, 503),
     Row(UpstreamTimeout, 504),
 )

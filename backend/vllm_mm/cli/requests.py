@@ -1,4 +1,4 @@
-"""`requests ls|show`: the ledger, and what was captured of a request."""
+"""`requests ls|show|cancel`: the ledger, what was captured of a request, and the end of one that runs."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,10 +12,11 @@ from vllm_mm.cli.server import the_server
 
 def app() -> typer.Typer:
     requests = typer.Typer(
-        help="Look at requests: the ledger, and captures.", no_args_is_help=True, rich_markup_mode=None
+        help="Look at requests: the ledger, and captures; cancel one.", no_args_is_help=True, rich_markup_mode=None
     )
     requests.command("ls", epilog="Example: vllm-mm requests ls --model demo --outcome timeout")(ls)
     requests.command("show", epilog="Example: vllm-mm requests show req_0123456789ab_7 --curl")(show)
+    requests.command("cancel", epilog="Example: vllm-mm requests cancel req_0123456789ab_7")(cancel)
     return requests
 
 
@@ -74,6 +75,19 @@ def show(
     _message(found["request"])
     typer.echo(f"\n{found['answer']['status']}")
     _message(found["answer"])
+
+
+def cancel(
+    context: typer.Context,
+    request: Annotated[str, typer.Argument(help="Its id, or its X-Request-Id.")],
+    json: Json = False,
+) -> None:
+    """End a request that waits or runs. Its client is told that an operator cancelled it."""
+    done = the_server(context).call("POST", f"/api/requests/{quote(request, safe='')}/cancel")
+    if json:
+        print_json(done)
+    else:
+        typer.echo(f"{done['id']}: cancelled")
 
 
 def _message(message: dict[str, Any]) -> None:

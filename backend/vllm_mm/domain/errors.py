@@ -221,6 +221,12 @@ class RequestCut(MMError):
     code = "request_cut"
 
 
+class RequestCancelled(RequestCut):
+    """An operator does not want this request to go on. It is not to be sent again, which clients do by themselves after 409 and 503."""
+
+    code = "cancelled"
+
+
 class ConfigError(MMError):
     """The configuration cannot be used; the message names file, line and the nearest known key."""
 

@@ -15,6 +15,7 @@ from vllm_mm.domain.errors import (
     NoRoom,
     QueueFull,
     RateLimited,
+    RequestCancelled,
     RequestCut,
     ResponseGone,
     ResponseOutOfReach,
@@ -125,9 +126,9 @@ class Gateway:
 
     def cancel(self, request_id: str, cause: str) -> bool:
         """End a request by its id (the client's or ours). False when there is none."""
-        found = [r for r in self._running.values() if request_id in {r.id, r.own_id}]
+        found = [r for r in self._running.values() if request_id in {r.id, r.own_id} and not r.over]
         for relay in found:
-            relay.stop(RequestCut(f"The request was cancelled by {cause}."))
+            relay.stop(RequestCancelled(f"The request was cancelled by {cause}."))
         return self.realtime.cancel(request_id, cause) or bool(found)
 
     def revoked(self, key_id: str) -> None:

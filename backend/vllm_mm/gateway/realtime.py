@@ -12,6 +12,7 @@ from vllm_mm.domain.errors import (
     Forbidden,
     MMError,
     PayloadTooLarge,
+    RequestCancelled,
     RequestCut,
     SessionExpired,
     ShuttingDown,
@@ -55,6 +56,7 @@ _CODES: Final[Sequence[tuple[type[BaseException], int]]] = (
     (Forbidden, 1008),
     (UnknownModel, 1008),
     (SessionExpired, 1008),
+    (RequestCancelled, 1008),
     (RequestCut, 1012),
     (Unavailable, 1013),
 )
@@ -100,7 +102,7 @@ class Realtime:
         """End a session by its id (the client's or ours). False when there is none."""
         found = [s for s in self._running.values() if request_id in {s.id, s.own_id}]
         for session in found:
-            session.stop(RequestCut(f"The session was ended by {cause}."))
+            session.stop(RequestCancelled(f"The session was ended by {cause}."))
         return bool(found)
 
     def revoked(self, key_id: str, told: MMError) -> None:

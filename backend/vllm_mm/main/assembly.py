@@ -196,11 +196,16 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         made.start()
         stack.push_async_callback(made.close)
         gateway.responses.remember = made.add
+
+        async def cancel(request: str, cause: str) -> bool:
+            here = gateway.cancel(request, cause)
+            return (office is not None and await office.cancel(request, cause)) or here
+
         services = Services(
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, audit=audit, launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, audit=audit, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())

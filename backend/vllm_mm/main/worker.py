@@ -56,6 +56,7 @@ class Worker:
         self._captures: CaptureBook | None = None
         self._abilities = Abilities()
         self._server: _Server | None = None
+        self._gateway: Gateway | None = None
         self._over = self._loop.create_future()
         self._closed = False
 
@@ -96,6 +97,9 @@ class Worker:
     def learned(self, fingerprint: str, route: str, generation: int) -> None:
         self._abilities.taught(MissingRoute(fingerprint, route, generation))
 
+    def cancel(self, request: str, cause: str) -> bool:
+        return self._gateway is not None and self._gateway.cancel(request, cause)
+
     # What it is made of
 
     def _build(self, setup: Setup) -> None:
@@ -107,7 +111,7 @@ class Worker:
             setup.missing, lambda row: self._borrower.learn(row.fingerprint, row.route, row.generation)
         )
         self._captures = CaptureBook(setup.captures, setup.captured, self._clock)
-        gateway = Gateway(
+        self._gateway = gateway = Gateway(
             self._borrower, self._keyring, self._borrower.record, explain, self._clock, setup.rules, self._abilities,
             self._captures.start(),
         )  # fmt: skip

@@ -13,6 +13,8 @@ from vllm_mm.store.database import Database
 from vllm_mm.store.tables import Request
 
 _DAY = 86_400
+RECENT: Final = 50_000
+"""Rows among which a client's own id is looked for: there is no index of those."""
 COLUMNS: Final = tuple(c.name for c in Request.__table__.columns if c.name != "row")
 """Of the ledger, in the table's order; the number of the row is the database's business."""
 
@@ -104,6 +106,18 @@ class Ledger:
         async with self._database.read() as connection:
             row = (await connection.execute(select(Request).where(Request.id == request_id))).one_or_none()
         return None if row is None else _record(row)
+
+    async def find(self, request_id: str) -> RequestRecord | None:
+        """With that id; or the latest with that id of the client's own, among the last RECENT rows."""
+        newest = select(func.max(Request.row)).scalar_subquery()
+        named = (Request.request_id == request_id) & (Request.row > newest - RECENT)
+        async with self._database.read() as connection:
+            for where in (Request.id == request_id, named):
+                query = select(Request).where(where).order_by(Request.row.desc()).limit(1)
+                row = (await connection.execute(query)).one_or_none()
+                if row is not None:
+                    return _record(row)
+        return None
 
     async def recent(self, where: Filter | None = None, *, limit: int = 100, before: int | None = None) -> Page:
         """Newest first. Rows that are added meanwhile do not shift the pages."""

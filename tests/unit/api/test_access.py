@@ -37,6 +37,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/api/plan"): READERS,
     ("GET", "/api/status"): READERS,
     ("GET", "/api/requests"): READERS,
+    ("POST", "/api/requests/{id:path}/cancel"): OPERATORS,
     ("GET", "/api/requests/{id:path}/capture"): ADMINS,
     ("GET", "/api/audit"): ADMINS,
     ("GET", "/api/events"): READERS,

@@ -57,6 +57,7 @@ class Told:
     lost_rows: int = 0
     routes: list[tuple[str, str, int]] = field(default_factory=list)
     all_keys: Sequence[Key] = ()
+    runs: str = ""
 
     def row(self, record: RequestRecord) -> None:
         self.rows.append(record)
@@ -69,6 +70,9 @@ class Told:
 
     def keys(self, keys: Iterable[Key]) -> None:
         self.all_keys = tuple(keys)
+
+    def cancel(self, request: str, cause: str) -> bool:
+        return request == self.runs
 
 
 class Worker:
@@ -336,17 +340,18 @@ async def test_a_controller_that_says_nothing_is_not_waited_for_for_ever(lent: L
         await waiting
 
 
+def row(number: int) -> RequestRecord:
+    return RequestRecord(
+        f"r{number}", "r", 1.0, "/v1/completions", "a", "a", None, False, Outcome.OK, 200, None, 0.0, 0.1, 0.2,
+        1, 2, Usage(1, 2, None), 1,
+    )  # fmt: skip
+
+
 async def test_rows_uses_reads_and_routes_go_up(lent: Lent, monkeypatch: pytest.MonkeyPatch) -> None:
     """In batches; beyond the bound the oldest rows are given up and counted."""
     monkeypatch.setattr(lending, "ROWS", 100)
     monkeypatch.setattr(lending, "BATCH", 30)
     one, two = lent.workers
-
-    def row(number: int) -> RequestRecord:
-        return RequestRecord(
-            f"r{number}", "r", 1.0, "/v1/completions", "a", "a", None, False, Outcome.OK, 200, None, 0.0, 0.1, 0.2,
-            1, 2, Usage(1, 2, None), 1,
-        )  # fmt: skip
 
     for number in range(lending.ROWS + 5):
         one.borrower.record(row(number))
@@ -410,6 +415,27 @@ async def test_a_worker_that_says_what_cannot_be_is_not_believed(lent: Lent) -> 
         seat.heard(say.Ack(5))
     with pytest.raises(Mistrusted):
         seat.heard(say.Hello(say.VERSION + 1, 0))
+
+
+async def test_a_request_is_cancelled_in_whichever_worker_has_it(lent: Lent) -> None:
+    """Each is asked; rows that ended before its answer are there before it; one that dies or says nothing has not had it."""
+    lent.workers[1].heard.runs = "mine"
+    asking = asyncio.create_task(lent.office.cancel("mine", "ada"))
+    await lent.settle()
+    assert asking.result()
+    lent.workers[0].borrower.record(row(1))
+    asking = asyncio.create_task(lent.office.cancel("other", "ada"))
+    await lent.settle()
+    assert not asking.result()
+    assert lent.told.rows == [row(1)]
+    asking = asyncio.create_task(lent.office.cancel("mine", "ada"))
+    await lent.w.clock.settle()
+    lent.workers[1].seat.leave()
+    await lent.w.clock.settle()
+    assert not asking.done(), "the other may have it"
+    await lent.w.clock.advance(lent.office.patience + 1)
+    assert not asking.result()
+    lent.workers[0].deliver()  # too late, and no fault
 
 
 async def test_who_serves_is_known(lent: Lent) -> None:

@@ -54,6 +54,7 @@ class Heard(Protocol):
 
     def keys(self, keys: Iterable[Key]) -> None: ...
     def learned(self, fingerprint: str, route: str, generation: int) -> None: ...
+    def cancel(self, request: str, cause: str) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -284,6 +285,10 @@ class Borrower:
                     self._standing[message.ticket] = Standing(
                         message.position, message.phase, message.percent, message.eta_s
                     )
+            case say.Cancel():
+                found = self._heard.cancel(message.request, message.cause)
+                self.flush()
+                self._wire.send(say.Cancelled(message.number, found))
             case say.Setup() | say.End():
                 pass  # its process's business
 

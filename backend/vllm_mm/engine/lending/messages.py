@@ -97,6 +97,13 @@ class Learned(_Message, frozen=True):
     generation: int
 
 
+class Cancelled(_Message, frozen=True):
+    """The answer to `Cancel`: whether there was such a request. Rows of requests that ended before came before it."""
+
+    number: int
+    found: bool
+
+
 # From the controller.
 
 
@@ -185,12 +192,20 @@ class Wait(_Message, frozen=True):
     eta_s: float | None
 
 
+class Cancel(_Message, frozen=True):
+    """A request, by its id, is not to go on."""
+
+    number: int
+    request: str
+    cause: str
+
+
 class End(_Message, frozen=True):
     """Accept no more, finish what runs, then end."""
 
 
-Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Learned
-Down = Setup | Models | States | Keys | Learned | Lent | Refused | Recall | Freeze | Revoke | Wait | End
+Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Learned | Cancelled
+Down = Setup | Models | States | Keys | Learned | Lent | Refused | Recall | Freeze | Revoke | Wait | Cancel | End
 
 _KINDS: Final[Mapping[str, type[MMError]]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, MMError)

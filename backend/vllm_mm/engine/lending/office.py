@@ -105,6 +105,11 @@ class Office:
             if seat is not source:
                 seat.wire.send(what)
 
+    async def cancel(self, request: str, cause: str) -> bool:
+        """End a request of a worker by its id. False when none of them has it, or does not answer in time."""
+        found = await asyncio.gather(*(seat.cancel(request, cause) for seat in tuple(self.seats)))
+        return any(found)
+
     def read(self, model: str, more: int) -> None:
         self._reads[model] = self._reads.get(model, 0) + more
 
@@ -202,6 +207,7 @@ class Seat:
         self._teller: Timer | None = None
         self._reads: dict[str, int] = {}
         self._gone = False
+        self._cancels: dict[int, asyncio.Future[bool]] = {}
         self._looker = self._clock.call_at(self._clock.now() + LOOK_EVERY, self._look)
 
     @property
@@ -224,6 +230,10 @@ class Seat:
                 self._answered(message.number)
             case say.Report():
                 self._report(message)
+            case say.Cancelled():
+                asked = self._cancels.pop(message.number, None)
+                if asked is not None and not asked.done():
+                    asked.set_result(message.found)
             case say.Follow():
                 self._follow(message)
             case say.Learned():
@@ -254,7 +264,25 @@ class Seat:
                 self._manager.look_back(lease)
         self._unanswered.clear()
         self._wake()
+        for asked in self._cancels.values():
+            if not asked.done():
+                asked.set_result(False)
         return had
+
+    async def cancel(self, request: str, cause: str) -> bool:
+        """Whether the worker had it; False after `patience`, in which a worker that hangs is ended."""
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._cancels[number] = answer
+        deadline = self._clock.now() + self._office.patience
+        timer = self._clock.call_at(deadline, lambda: answer.done() or answer.set_result(False))
+        self.wire.send(say.Cancel(number, request, cause))
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            self._cancels.pop(number, None)
 
     # Leases
 
