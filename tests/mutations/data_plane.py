@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "two-hosts", "a head that others may read differently is acted upon",
         "backend/vllm_mm/api/protocol.py",
-        "        check_head(self.parser.get_http_version(), self.headers)\n", "",
+        "        body = check_head(version, self.headers)\n", "        body = Body()\n",
         ("tests/integration/test_clients.py::test_heads_that_others_may_read_differently",),
     ),
     Mutant(

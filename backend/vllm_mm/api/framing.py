@@ -4,7 +4,7 @@ an optional way."""
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -17,6 +17,7 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 ENDS_WITH_CONNECTION: Final = "vllm_mm.ends_with_connection"
 """In the scope of a request of HTTP/1.0 whose answer needs no length."""
+_FRAMING: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
 _UPGRADE: Final = frozenset({b"upgrade", b"http2-settings"})
 _ACKED: Final = struct.Struct("=120xQ")
 """`tcpi_bytes_acked` in `struct tcp_info` (linux/tcp.h)."""
@@ -35,13 +36,30 @@ def head_too_large(limit: int) -> Fault:
     return Fault(431, f"The request's head is larger than {limit} bytes (limits.header).")
 
 
-def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+class Body(NamedTuple):
+    """What a head says about the body behind it."""
+
+    declared: int = 0
+    """Its size in bytes, if that is told."""
+    chunked: bool = False
+    continues: bool = False
+    """The client waits for `100 Continue` (never one of HTTP/1.0)."""
+
+
+def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> Body:
     """Raises Fault for what others on the way may read differently than we do (RFC 9112, 2.3, 3.2 and 6.1)."""
-    hosts = 0
+    hosts, declared, chunked, continues = 0, 0, False, False
     for name, value in headers:
+        if name not in _FRAMING:
+            continue
         if name == b"host":
             hosts += 1
-        elif name == b"transfer-encoding":
+        elif name == b"content-length":
+            declared = int(value)
+        elif name == b"expect":
+            continues = value.lower() == b"100-continue" and version != "1.0"
+        else:
+            chunked = True
             if value.lower() != b"chunked":
                 raise Fault(501, "Transfer-Encoding other than `chunked` is not read here. Send the body plain.")
             if version == "1.0":
@@ -50,6 +68,7 @@ def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         raise Fault(505, "This server speaks HTTP/1.1 and HTTP/1.0.")
     if hosts != 1 and (hosts or version == "1.1"):
         raise Fault(400, "A request has to have one Host header, and only one.")
+    return Body(declared, chunked, continues)
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:

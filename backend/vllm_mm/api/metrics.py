@@ -10,7 +10,6 @@ from prometheus_client.registry import Collector
 from vllm_mm.api.tally import RequestTally
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.lifecycle import State
-from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.launchers.warm import WarmView
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
@@ -39,6 +38,8 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self._tally = RequestTally(_FAST)
         self.registry.register(self._tally)
+        self.observe_request = self._tally.add
+        """A request has ended."""
         self._swaps = Counter(
             "vllm_mm_swaps", "Loads (start, wake) and evictions (evict), by the scheduler's reason.",
             ("model", "kind", "reason"), registry=self.registry,
@@ -82,10 +83,6 @@ class Metrics:
         self._kinds: dict[str, str] = {}
         self.registry.register(_Gauges(manager, queue, version))
         self.registry.register(_Launches(launchers))
-
-    def observe_request(self, record: RequestRecord) -> None:
-        """A request has ended."""
-        self._tally.add(record)
 
     def observe_event(self, event: Event) -> None:
         """Something happened."""

@@ -18,7 +18,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from vllm_mm.api.cycle import HotCycle
-from vllm_mm.api.framing import Fault, check_head, head_too_large, unframed, without_upgrade
+from vllm_mm.api.framing import Body, Fault, check_head, head_too_large, unframed, without_upgrade
 from vllm_mm.api.openai import OpenAIApp, too_large
 from vllm_mm.api.pace import BodyPace
 from vllm_mm.api.timed import TimedProtocol
@@ -38,7 +38,6 @@ LINGER: Final = 2.0
 CLOSING: Final = 5.0
 """Seconds for which a cut answer's last bytes may take to leave."""
 
-_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"expect"})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -143,14 +142,20 @@ class HotProtocol(TimedProtocol):
             else:
                 self._refuse_connection(400, f"This is not a valid HTTP request: {cause}.")
             return
+        hot = self._hot
         if self._overhead > self._rules.header and not self._in_head:
             self._refuse_head()
         elif self._in_head:
             self._head_size += len(data)
+            if not self._head_since:
+                self._head_since = self.loop.time()
             if self._head_size > self._rules.header:
                 self._refuse_head()
-        elif self._hot is not None and self._hot.direct:
-            self._take_over(self._hot)
+        elif hot is not None:  # it is not complete
+            if hot is self._answering and self._pace is None and not hot.refused:
+                self._watch_body()
+            if hot.direct:
+                self._take_over(hot)
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -158,7 +163,7 @@ class HotProtocol(TimedProtocol):
         self._hot = None
         self._in_head = True
         self._head_size = 0
-        self._head_since = self.loop.time()
+        self._head_since = 0.0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # what comes behind a body is none of the head's, and is not read (RFC 9110, 6.5.1)
@@ -171,7 +176,8 @@ class HotProtocol(TimedProtocol):
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > self._rules.header:
                 raise head_too_large(self._rules.header)
-        check_head(self.parser.get_http_version(), self.headers)
+        version = self.parser.get_http_version()
+        body = check_head(version, self.headers)
         method = self.parser.get_method()
         if method == b"CONNECT":
             raise Fault(501, "This server is no proxy: it knows no CONNECT.")
@@ -182,7 +188,7 @@ class HotProtocol(TimedProtocol):
             path, _, query = self.url.partition(b"?")
             route = ROUTES.get(path) or (route_of(path) if path.endswith(b"/") else None)
             if route is not None and route.path not in UPLOADS:
-                self._begin(route, query)
+                self._begin(route, query, body, http10=version == "1.0")
                 return
         url, headers = self.url, self.headers
         self._size = 0
@@ -229,10 +235,9 @@ class HotProtocol(TimedProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    def _begin(self, route: Route, query: bytes) -> None:
+    def _begin(self, route: Route, query: bytes, body: Body, *, http10: bool) -> None:
         """The head of a request of ours is complete."""
         headers = self.headers
-        http10 = self.parser.get_http_version() == "1.0"
         call = Call(route, query, headers, self._gateway.clock.now())
         cycle = HotCycle(self, call, keep_alive=self.parser.should_keep_alive(), http10=http10)
         before: Any = self.cycle
@@ -240,15 +245,9 @@ class HotProtocol(TimedProtocol):
         self._hot = cycle
         self._size = 0
         self._pieces = []
-        declared, suspicious = 0, False
-        for name, value in headers:
-            if name in _FRAMING:
-                if name == b"content-length":
-                    declared = int(value)
-                elif name == b"transfer-encoding":
-                    suspicious = True
-                elif value.lower() == b"100-continue" and not http10:
-                    cycle.wants_continue = suspicious = True
+        declared = body.declared
+        if body.continues:
+            cycle.wants_continue = True
         ours = before is None or before.response_complete
         if ours:
             self._answering = cycle
@@ -260,12 +259,13 @@ class HotProtocol(TimedProtocol):
             self._unwanted(cycle, too_large(self._rules.body))
         elif len(self.connections) > self._rules.connections:
             self._unwanted(cycle, Unavailable("Too many connections (limits.connections). Try again in a few seconds."))
-        elif (suspicious or declared > DIRECT) and not self._gateway.admits(headers):
+        elif (declared > DIRECT or body.chunked or body.continues) and not self._gateway.admits(headers):
             self._unwanted(cycle, None)
         else:
-            cycle.direct = declared if declared > DIRECT else 0
-            if ours:
-                self._go_on(cycle)
+            if declared > DIRECT:
+                cycle.direct = declared
+            if ours and cycle.wants_continue:
+                self.transport.write(_CONTINUE)
 
     def _should_upgrade(self) -> bool:
         """To a realtime session; not while another request of the connection is being answered."""
@@ -289,6 +289,9 @@ class HotProtocol(TimedProtocol):
         session = WebSocketProtocol(self._gateway.realtime, self.server_state, self.transport)
         self.transport.set_protocol(session)
         session.begin(b"".join((*head, b"\r\n")), query, self.headers, rest)
+
+    def _watch_body(self) -> None:
+        self._pace = BodyPace(self._rules, self.loop.time())
 
     def _take_over(self, cycle: HotCycle) -> None:
         """Read the rest of a large body past the parser."""
@@ -334,7 +337,7 @@ class HotProtocol(TimedProtocol):
         if cycle.body_complete or cycle.refused:
             self._serve(cycle)
             return
-        self._pace = BodyPace(self._rules, self.loop.time())
+        self._watch_body()
         if cycle.wants_continue:
             self.transport.write(_CONTINUE)
 

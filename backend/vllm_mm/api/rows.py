@@ -1,8 +1,8 @@
 """The request ledger as the API shows it: `RequestRecord`, with its usage in one piece. Derived, so that a field is named once."""
 
-from dataclasses import fields
 from typing import Any, Final, get_type_hints
 
+import msgspec
 from pydantic import create_model
 
 from vllm_mm.api.schemas import Out
@@ -17,13 +17,13 @@ def _columns() -> dict[str, Any]:
     """Names and types, those of the usage in the place of `usage`; of gaps only the percentiles, with their unit."""
     own, usage = get_type_hints(RequestRecord), get_type_hints(Usage)
     columns: dict[str, Any] = {}
-    for field in fields(RequestRecord):
-        if field.name == _USAGE:
+    for name in RequestRecord.__struct_fields__:
+        if name == _USAGE:
             inner = usage
-        elif field.name == _GAPS:
+        elif name == _GAPS:
             inner = dict.fromkeys(_PERCENTILES.values(), float | None)
         else:
-            inner = {field.name: own[field.name]}
+            inner = {name: own[name]}
         columns |= {name: (kind, ...) for name, kind in inner.items()}
     return columns
 
@@ -36,11 +36,11 @@ class RequestOut(_Columns):
 
     @classmethod
     def of(cls, record: RequestRecord) -> "RequestOut":
-        values = {field.name: getattr(record, field.name) for field in fields(record)}
+        values = msgspec.structs.asdict(record)
         usage: Usage = values.pop(_USAGE)
         gaps: Gaps | None = values.pop(_GAPS)
         percentiles = {shown: None if gaps is None else getattr(gaps, name) for name, shown in _PERCENTILES.items()}
-        return cls(**values, **percentiles, **{field.name: getattr(usage, field.name) for field in fields(usage)})
+        return cls(**values, **percentiles, **msgspec.structs.asdict(usage))
 
 
 class RequestsOut(Out):

@@ -66,7 +66,7 @@ class RequestTally(Collector):
     def add(self, record: RequestRecord) -> None:
         """A request has ended."""
         name = record.model or ""
-        who = (name, record.key or "", record.outcome.value)
+        who = (name, record.key or "", record.outcome)
         self._requests[who] = self._requests.get(who, 0) + 1
         model = self._models.get(name)
         if model is None:
@@ -77,10 +77,14 @@ class RequestTally(Collector):
         if record.queued_s is not None:
             model.queued.add(record.queued_s)
         usage = record.usage
-        model.prompt += usage.prompt_tokens or 0
-        model.completion += usage.completion_tokens or 0
-        model.cached += usage.cached_tokens or 0
-        model.reasoning += usage.reasoning_tokens or 0
+        if usage.prompt_tokens:
+            model.prompt += usage.prompt_tokens
+        if usage.completion_tokens:
+            model.completion += usage.completion_tokens
+        if usage.cached_tokens:
+            model.cached += usage.cached_tokens
+        if usage.reasoning_tokens:
+            model.reasoning += usage.reasoning_tokens
         if record.gaps is not None:
             model.gaps.add_all(record.gaps.counts, record.gaps.total)
 

@@ -4,8 +4,8 @@ Protection is by structure: an engine's channel is reachable only from inside a 
 `LeaseGate`; a gate is opened and closed only by its instance's actor. Nobody has to remember anything.
 """
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied
 from vllm_mm.domain.launches import Address
@@ -14,6 +14,7 @@ from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.engine.wire import Exchange, InferenceChannel, ResponseSink, Session, SessionSink, UpstreamRequest
 
 Carried = TypeVar("Carried", Exchange, Session)
+Sink = TypeVar("Sink", ResponseSink, SessionSink)
 _ONLY_THE_GATE: Final = object()
 
 
@@ -59,32 +60,38 @@ class Lease:
         self.reason: str | None = None
         """Why it had to be waited for, as a code; set by the queue, None when it was there at once."""
 
-    async def exchange(
+    def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
-    ) -> None:
-        """Send one request and relay its answer to `sink`; returns when the answer is complete.
+    ) -> Coroutine[Any, Any, None]:
+        """Send one request and relay its answer to `sink`; to be awaited until the answer is complete.
 
         Raises UpstreamDied when the engine went away and RequestCut when the lease was revoked. Cancelling closes the
         engine's connection at once, so that it stops working for a client that left.
         """
-        await self._carry(lambda: self._channel.send(request, sink), on_started)
+        return self._carry(self._channel.send, request, sink, on_started)
 
-    async def converse(
+    def converse(
         self, request: UpstreamRequest, sink: SessionSink, *, on_started: Callable[[Session], None] | None = None
-    ) -> None:
-        """Open a WebSocket and relay its frames; returns when it is closed.
+    ) -> Coroutine[Any, Any, None]:
+        """Open a WebSocket and relay its frames; to be awaited until it is closed.
 
         Raises UpgradeRefused when the engine has none, and what `exchange` raises. Cancelling closes the engine's connection
         at once.
         """
-        await self._carry(lambda: self._channel.converse(request, sink), on_started)
+        return self._carry(self._channel.converse, request, sink, on_started)
 
-    async def _carry(self, begin: Callable[[], Carried], on_started: Callable[[Carried], None] | None) -> None:
+    async def _carry(
+        self,
+        begin: Callable[[UpstreamRequest, Sink], Carried],
+        request: UpstreamRequest,
+        sink: Sink,
+        on_started: Callable[[Carried], None] | None,
+    ) -> None:
         if self._revoked is not None:
             raise self._revoked
         if not self._gate.holds(self):
             raise TypeError("the lease is over")
-        exchange = begin()
+        exchange = begin(request, sink)
         self._exchange = exchange
         try:
             if on_started is not None:

@@ -309,8 +309,7 @@ class ProcessManager(Swaps):
         if queue is None:
             return
         # Those who wait for the model may have its slot; those who wait for another may have its room once it is idle.
-        wanted = queue.size or self._wishes.models()
-        if queue.waits(model) or (wanted and not self._instances[model].gate.count):
+        if queue.waits(model) or (not self._instances[model].gate.count and (queue.size or self._wishes.models())):
             queue.kick()
 
     # Boot, reload and the end.

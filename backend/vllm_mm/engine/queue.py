@@ -160,8 +160,7 @@ class InferenceQueue:
 
     def asked(self, ticket: Ticket) -> None:
         """A request came, whether or not it has to wait."""
-        self._keys.note(ticket.key, ticket.arrived)
-        self._models.note(ticket.model, ticket.arrived)
+        self._keys.last[ticket.key] = self._models.last[ticket.model] = ticket.arrived
 
     async def admit(self, ticket: Ticket) -> Lease:
         """Wait for a lease until the ticket's deadline. The caller has to give the lease back.

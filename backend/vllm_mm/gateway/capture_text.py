@@ -3,9 +3,10 @@
 import base64
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from vllm_mm.domain.redaction import HIDDEN, redact
 from vllm_mm.gateway.captures import Captured
@@ -24,10 +25,11 @@ _NOT_REPEATED: Final = _SECRET | {
 def document(captured: Captured, fields: Collection[str]) -> dict[str, Any]:
     """What is kept. `fields`: JSON fields whose values are not."""
     record = captured.record
-    row = {name: value for name, value in asdict(record).items() if name != "usage"}
+    row: dict[str, Any] = msgspec.to_builtins(record)
+    row |= row.pop("usage")
     return {
         "id": record.id,
-        "row": row | asdict(record.usage) | {"outcome": record.outcome.value},
+        "row": row,
         "request": {
             "method": captured.method,
             "target": captured.target,

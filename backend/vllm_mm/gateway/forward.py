@@ -229,7 +229,9 @@ class Gateway:
         if relay.stream and call.route.asks_usage and may_ask(spec) and not (ruled and about_streams(ruled)):
             asks = await ask(call.body, options=options)
             relay.edits = (*relay.edits, *asks)
-        self.responses.begin(relay, spec, key)
+        store = self.responses if call.route is RESPONSES else None
+        if store is not None:
+            store.begin(relay, spec, key)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
         ticket = Ticket(
             relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), relay.stream
@@ -246,7 +248,7 @@ class Gateway:
                 relay.exchange = None
                 relay.queued = True
                 try:
-                    async with self.responses.lease(relay, ticket) as lease:
+                    async with self.leases.lease(ticket) if store is None else store.lease(relay, ticket) as lease:
                         if comments is not None:
                             comments.leased(lease)
                         relay.lease = lease
@@ -255,13 +257,15 @@ class Gateway:
                         relay.reason = lease.reason
                         if asks:
                             relay.counts = self._fingerprints.taker(lease)
-                        self.responses.granted(relay, lease, key)
+                        if store is not None:
+                            store.granted(relay, lease, key)
                         try:
                             await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
                         finally:
                             relay.frozen_s += lease.frozen_s(self._now())
                             relay.lease = None
-                            relay.retried |= relay.exchange is not None and relay.exchange.sent_again
+                            if relay.exchange is not None and relay.exchange.sent_again:
+                                relay.retried = True
                     break
                 except UpstreamDied as error:
                     if last or not await may_go_again(relay, error, self.leases, self.clock, wait):

@@ -67,7 +67,12 @@ class _Counts(msgspec.Struct):
         return None if details is None else details.reasoning_tokens
 
 
+class _Answer(msgspec.Struct):
+    usage: _Counts | None = None
+
+
 _decode = msgspec.json.Decoder(_Counts).decode
+_decode_whole = msgspec.json.Decoder(_Answer).decode
 
 
 class Meter:
@@ -145,7 +150,11 @@ class Meter:
 
     def usage(self) -> Usage:
         """Tokens as the engine counted them, from the last place where it says; None where it does not."""
-        counts = _last_counts(self.tail())
+        first, counts = self.first, None
+        if self.size == len(first) <= MERGED and first.startswith(b"{"):
+            counts = _of_whole(first)
+        if counts is None:
+            counts = _last_counts(self.tail())
         if counts is None and self.mark is None:
             counts = _last_counts(self.start or self.first[:HEAD])
         if counts is None:
@@ -176,6 +185,14 @@ class Meter:
 
 
 _NOTHING: Final = Usage()
+
+
+def _of_whole(answer: bytes) -> _Counts | None:
+    """Of a plain answer that is here from its beginning to its end, as most are."""
+    try:
+        return _decode_whole(answer).usage
+    except msgspec.MsgspecError:  # it is looked for by other means
+        return None
 
 
 def _last_counts(text: bytes) -> _Counts | None:

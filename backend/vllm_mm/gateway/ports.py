@@ -1,6 +1,6 @@
 """What the gateway needs from its neighbours: leases, the client's connection, where rows go, and how errors are told."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -62,15 +62,15 @@ class LeaseView(Protocol):
         """Why it had to be waited for, as a code of `domain.reasons`; None when it was there at once."""
         ...
 
-    async def exchange(
+    def exchange(
         self, request: UpstreamRequest, sink: ResponseSink, *, on_started: Callable[[Exchange], None] | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """Relay one request. Cancelling it closes the engine's connection at once."""
         ...
 
-    async def converse(
+    def converse(
         self, request: UpstreamRequest, sink: SessionSink, *, on_started: Callable[[Session], None] | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """Open a WebSocket and relay its frames until it is closed. Cancelling it closes the engine's connection at once."""
         ...
 

@@ -18,7 +18,7 @@ _SAFE: Final = "/:@ .,;+=~!$&'()*#[]<>|^`{}\"%?"
 def waited(relay: "Relay", model: str) -> Headers:
     """The model, the launch that answers, how long the lease was waited for, and how much of that until the model was ready. What is
     not known yet is left out."""
-    name = header_text(model)
+    name = _NAMES.get(model) or _name(model)
     arrived, leased_at = relay.call.arrived, relay.leased_at
     if leased_at is None:
         told: Headers = [(b"x-vllm-mm-model", name)]
@@ -46,10 +46,21 @@ def as_comment(times: Headers) -> bytes:
     return b"timings " + b" ".join(fields)
 
 
+_NAMES: Final[dict[str, bytes]] = {}
+"""As headers have them; of models that were asked for."""
+
+
+def _name(model: str) -> bytes:
+    if len(_NAMES) >= 1000:
+        _NAMES.clear()
+    _NAMES[model] = name = header_text(model)
+    return name
+
+
 def header_text(text: str) -> bytes:
     """Ids may hold any character; a header line may not."""
     return quote(text, safe=_SAFE).encode() if not text.isascii() else text.encode()
 
 
 def _ms(seconds: float) -> bytes:
-    return b"%d" % max(0, int(seconds * 1000))
+    return b"%d" % (seconds * 1000) if seconds > 0 else b"0"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from sqlalchemy import update
 
 from fakes import FakeClock
@@ -196,7 +197,7 @@ class TestLedger:
     async def test_a_request_comes_back_whole(self, database: Database) -> None:
         """Every field, with and without the stages that were not reached."""
         ledger = Ledger(database)
-        bare = replace(
+        bare = structs.replace(
             REQUEST, id="req_2", model=None, asked=None, key=None, stream=False, outcome=Outcome.REFUSED, status=401,
             error="no key", queued_s=None, ttft_s=None, usage=Usage(), generation=None,
         )  # fmt: skip
@@ -210,20 +211,20 @@ class TestLedger:
         """One row for each request id, also when a batch whose fate was unknown is written again, and within a batch."""
         ledger = Ledger(database)
         await ledger.add([REQUEST, REQUEST])
-        await ledger.add([REQUEST, replace(REQUEST, id="req_2")])
+        await ledger.add([REQUEST, structs.replace(REQUEST, id="req_2")])
         assert [r.id for r in (await ledger.recent()).records] == ["req_2", "req_1"]
 
     async def test_pages_do_not_shift(self, database: Database) -> None:
         """Paging through while rows are added shows each row once."""
         ledger = Ledger(database)
-        await ledger.add([replace(REQUEST, id=f"r{i}") for i in range(10)])
+        await ledger.add([structs.replace(REQUEST, id=f"r{i}") for i in range(10)])
         seen: list[str] = []
         page = await ledger.recent(limit=4)
         while True:
             seen += [r.id for r in page.records]
             if page.next is None:
                 break
-            await ledger.add([replace(REQUEST, id=f"new{len(seen)}")])
+            await ledger.add([structs.replace(REQUEST, id=f"new{len(seen)}")])
             page = await ledger.recent(limit=4, before=page.next)
         assert seen == [f"r{i}" for i in reversed(range(10))]
 
@@ -233,9 +234,9 @@ class TestLedger:
         t = REQUEST.at
         await ledger.add(
             [
-                replace(REQUEST, id="1", model="a", key="k1", at=t),
-                replace(REQUEST, id="2", model="b", key="k1", at=t + 1),
-                replace(REQUEST, id="3", model="a", key="k2", at=t + 2, outcome=Outcome.CUT),
+                structs.replace(REQUEST, id="1", model="a", key="k1", at=t),
+                structs.replace(REQUEST, id="2", model="b", key="k1", at=t + 1),
+                structs.replace(REQUEST, id="3", model="a", key="k2", at=t + 2, outcome=Outcome.CUT),
             ]
         )
 
@@ -254,10 +255,12 @@ class TestLedger:
         ledger = Ledger(database)
         await ledger.add(
             [
-                replace(REQUEST, id="1", at=86_399.0, usage=Usage(1, 2, None)),
-                replace(REQUEST, id="2", at=86_400.0, usage=Usage(10, 20, 5)),
-                replace(REQUEST, id="3", at=86_401.0, model="b", outcome=Outcome.CUT, usage=Usage()),
-                replace(REQUEST, id="4", at=86_402.0, model=None, key=None, outcome=Outcome.REFUSED, usage=Usage()),
+                structs.replace(REQUEST, id="1", at=86_399.0, usage=Usage(1, 2, None)),
+                structs.replace(REQUEST, id="2", at=86_400.0, usage=Usage(10, 20, 5)),
+                structs.replace(REQUEST, id="3", at=86_401.0, model="b", outcome=Outcome.CUT, usage=Usage()),
+                structs.replace(
+                    REQUEST, id="4", at=86_402.0, model=None, key=None, outcome=Outcome.REFUSED, usage=Usage()
+                ),
             ]
         )
         (total,) = await ledger.aggregate([])
@@ -283,8 +286,8 @@ class TestRetention:
         now = clock.wall()
         journal = await Journal.open(database, clock)
         ledger = Ledger(database)
-        await ledger.add([replace(REQUEST, id=f"o{i}", at=now - 100) for i in range(STEP + 5)])
-        await ledger.add([replace(REQUEST, id=f"n{i}", at=now - 5) for i in range(20)])
+        await ledger.add([structs.replace(REQUEST, id=f"o{i}", at=now - 100) for i in range(STEP + 5)])
+        await ledger.add([structs.replace(REQUEST, id=f"n{i}", at=now - 5) for i in range(20)])
         config = RetentionConfig(events=50.0, max_events=None, requests=50.0, max_requests=15)
         done = await Retention(database, journal, Audit(database, clock), config, clock).prune()
         assert done == {"events": 0, "requests": STEP + 5 + 5, "starts": 0, "audit": 0}

@@ -50,19 +50,16 @@ def refusal(places: Places) -> str:
 
 
 class Asked:
-    """Who asked when for the last time; keys say, or models. Every request passes `note`."""
+    """Who asked when for the last time; keys say, or models."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("last",)
 
     def __init__(self) -> None:
-        self._last: dict[str | None, float] = {}
-
-    def note(self, who: str | None, now: float) -> None:
-        """`now` in monotonic seconds."""
-        self._last[who] = now
+        self.last: dict[str | None, float] = {}
+        """In monotonic seconds. To be written to: every request does."""
 
     def others(self, who: str | None, now: float) -> bool:
         """Whether anybody but `who` asked lately."""
-        if len(self._last) > MANY:
-            self._last = {one: at for one, at in self._last.items() if now - at <= LATELY}
-        return any(one != who and now - at <= LATELY for one, at in self._last.items())
+        if len(self.last) > MANY:
+            self.last = {one: at for one, at in self.last.items() if now - at <= LATELY}
+        return any(one != who and now - at <= LATELY for one, at in self.last.items())

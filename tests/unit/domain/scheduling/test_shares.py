@@ -37,16 +37,16 @@ def test_a_key_and_a_model_have_as_many_as_are_left() -> None:
 def test_who_asked_long_ago_is_nobody_else() -> None:
     """And of many only those are remembered that asked lately."""
     asked = Asked()
-    asked.note(None, 0.0)
+    asked.last[None] = 0.0
     assert not asked.others(None, 0.0)
-    asked.note("k", 1.0)
+    asked.last["k"] = 1.0
     assert asked.others(None, 1.0 + LATELY)
     assert not asked.others(None, 1.1 + LATELY)
     assert not asked.others("k", 1.1 + LATELY)
     for n in range(MANY):
-        asked.note(f"k{n}", 2.0)
+        asked.last[f"k{n}"] = 2.0
     assert asked.others("k", 1.5 + LATELY)
-    assert len(asked._last) == MANY
+    assert len(asked.last) == MANY
     assert not asked.others("k", 2.5 + LATELY)
 
 
