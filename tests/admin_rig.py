@@ -36,6 +36,7 @@ from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.models import Models
 from vllm_mm.store.usage import Ledger
+from vllm_mm.store.usage_hours import UsageHours
 
 ADMIN, OPERATE, READ, INFER = "mm-admin", "mm-operate", "mm-read", "mm-infer"
 
@@ -131,6 +132,7 @@ async def admin(
             schedules=Schedules(it.manager, clock or it.clock, configured.timezone),
             captures=CaptureBook(configured.captures, configured.paths.data_dir, RealClock()),
             audit=Audit(database, RealClock()),
+            usage=UsageHours(database, RealClock()),
         )
         services.audit.start()
         app = create_app(services)

@@ -142,7 +142,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=200), nullable=False),
         sa.Column("request_id", sa.String(length=200), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
-        sa.Column("day", sa.Integer(), nullable=False),
+        sa.Column("hour", sa.Integer(), nullable=False),
         sa.Column("route", sa.String(length=200), nullable=False),
         sa.Column("model", sa.String(length=200), nullable=True),
         sa.Column("asked", sa.Text(), nullable=True),
@@ -167,6 +167,9 @@ def upgrade() -> None:
         sa.Column("itl_p50_s", sa.Double(), nullable=True),
         sa.Column("itl_p95_s", sa.Double(), nullable=True),
         sa.Column("itl_p99_s", sa.Double(), nullable=True),
+        sa.Column("load_s", sa.Double(), nullable=True),
+        sa.Column("device_s", sa.Double(), nullable=False),
+        sa.Column("cost_nano", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("row", name=op.f("pk_requests")),
         sa.UniqueConstraint("id", name=op.f("uq_requests_id")),
     )
@@ -219,11 +222,30 @@ def upgrade() -> None:
         sa.Column("seconds", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("model", "kind", name=op.f("pk_timings")),
     )
+    op.create_table(
+        "usage_hours",
+        sa.Column("hour", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("outcome", sa.String(length=32), nullable=False),
+        sa.Column("requests", sa.BigInteger(), nullable=False),
+        sa.Column("prompt_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("cached_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("completion_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("reasoning_tokens", sa.BigInteger(), nullable=False),
+        sa.Column("total_s", sa.Double(), nullable=False),
+        sa.Column("queued_s", sa.Double(), nullable=False),
+        sa.Column("load_s", sa.Double(), nullable=False),
+        sa.Column("device_s", sa.Double(), nullable=False),
+        sa.Column("cost_nano", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("hour", "key", "model", "outcome", name=op.f("pk_usage_hours")),
+    )
     for statement in AUDIT_IS_SHUT[op.get_context().dialect.name]:
         op.execute(statement)
 
 
 def downgrade() -> None:
+    op.drop_table("usage_hours")
     op.drop_table("timings")
     op.drop_index(op.f("ix_starts_model_started_at"), table_name="starts")
 

@@ -50,13 +50,17 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "events": {"seq": 5, "at": 1.0, "kind": "x", "model": None, "cause": "", "data": "{}"},
         "requests": {
-            "row": 1, "request_id": "mine", "id": "req_1", "at": 1.0, "day": 0, "route": "/v1/x", "model": None, "asked": None, "key": None, "stream": 0,
+            "row": 1, "request_id": "mine", "id": "req_1", "at": 1.0, "hour": 0, "route": "/v1/x", "model": None, "asked": None, "key": None, "stream": 0,
             "outcome": "ok", "status": 200, "error": None, "queued_s": None, "ttft_s": None, "total_s": 1.0, "bytes_in": 1,
-            "bytes_out": 1, "prompt_tokens": None, "completion_tokens": None, "cached_tokens": None, "generation": None, "frozen_s": 0.0, "retried": 0,
+            "bytes_out": 1, "prompt_tokens": None, "completion_tokens": None, "cached_tokens": None, "generation": None, "frozen_s": 0.0, "retried": 0, "device_s": 0.5,
         },
         "keys": {
             "id": "key_1", "name": "ada", "digest": "d", "scopes": '["admin"]', "models": None, "created_at": 1.0,
             "expires_at": None, "revoked_at": None,
+        },
+        "usage_hours": {
+            "hour": 490000, "key": "key_1", "model": "a/b", "outcome": "ok", "requests": 2, "prompt_tokens": 2**40, "cached_tokens": 0,
+            "completion_tokens": 5, "reasoning_tokens": 0, "total_s": 1.5, "queued_s": 0.5, "load_s": 0.0, "device_s": 1.0, "cost_nano": None,
         },
         "audit": {
             "row": 1, "id": "aud_1", "at": 1.0, "actor": "key_1", "name": "ada", "source": "10.0.0.1", "act": "start_model", "kind": "models",

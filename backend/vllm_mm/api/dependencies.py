@@ -29,6 +29,7 @@ from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.usage import Ledger
+from vllm_mm.store.usage_hours import UsageHours
 
 ROW_MAX = 2**63 - 1
 """The largest number that the database can look for."""
@@ -66,6 +67,7 @@ class Services:
     schedules: Schedules
     captures: CaptureBook
     audit: Audit
+    usage: UsageHours
     refusals: deque[float] = field(default_factory=deque[float])
     """When acts were refused lately (`auditing`)."""
     launchers: Callable[[], WarmView] = WarmView

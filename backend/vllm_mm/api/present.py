@@ -18,6 +18,7 @@ from vllm_mm.api.schemas import (
     InstanceOut,
     MemoryOut,
     ModelOut,
+    PriceOut,
     ProgressOut,
     RequestRuleOut,
     ReservationOut,
@@ -94,6 +95,7 @@ def model(manager: ProcessManager, spec: ModelSpec, times: Standing | None, *, s
         sleep=SleepOut(**asdict(spec.sleep), why_not=manager.why_no_sleep(spec)),
         request_defaults=dict(spec.request_defaults), request_overrides=dict(spec.request_overrides),
         request_limits=dict(spec.request_limits), request_rules=_request_rules(spec), lora=dict(spec.lora),
+        price=None if spec.price is None else PriceOut(**asdict(spec.price)),
         fingerprint=spec.fingerprint, footprint=footprint(manager.footprint(spec)),
         instance=instance(manager, spec.id) if has_run(manager, spec.id) else None,
     )  # fmt: skip

@@ -144,6 +144,15 @@ class RequestRuleOut(Out):
     """`system` (`defaults`), `model`, or `alias` (the name, or LoRA adapter, itself)."""
 
 
+class PriceOut(Out):
+    """Of a million tokens."""
+
+    prompt: float
+    completion: float
+    cached: float | None
+    """Of the prompt, those in the prefix cache; null: as much as the others."""
+
+
 class ModelOut(Out):
     """A model: what was declared, where, what it takes, and its engine."""
 
@@ -188,6 +197,7 @@ class ModelOut(Out):
     request_rules: dict[str, list[RequestRuleOut]]
     """What holds for requests, by the name that they ask for; names without rules are left out."""
     lora: dict[str, str]
+    price: PriceOut | None
     fingerprint: str
     footprint: FootprintOut
     instance: InstanceOut | None

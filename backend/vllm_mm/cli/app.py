@@ -16,6 +16,7 @@ from vllm_mm.cli import (
     serving,
     settings,
     simulate,
+    usage,
     watch,
 )
 from vllm_mm.cli.options import Serve
@@ -56,6 +57,7 @@ def build(serve: Serve) -> typer.Typer:
     devices.add_to(app)
     app.add_typer(keys.app(), name="keys")
     app.add_typer(requests.app(), name="requests")
+    usage.add_to(app)
     audit.add_to(app)
     settings.add_to(app)
     doctor.add_to(app)

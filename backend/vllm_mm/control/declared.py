@@ -19,6 +19,7 @@ from vllm_mm.domain.specs import (
     StartLimits,
     Task,
 )
+from vllm_mm.domain.usage import Price
 from vllm_mm.settings import DefaultsConfig, ModelConfig, Section, Settings, SettingsError, parse_model
 from vllm_mm.settings.models import LoraConfig, RequestRulesConfig
 
@@ -59,6 +60,7 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         request_limits=_limits(model),
         request_rules=_request_rules(model_id, model, defaults),
         lora={n: adapter.path if isinstance(adapter, LoraConfig) else adapter for n, adapter in model.lora.items()},
+        price=None if model.price is None else Price(**model.price.model_dump()),
         source=source,
     )
 

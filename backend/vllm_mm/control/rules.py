@@ -9,11 +9,13 @@ from pathlib import Path
 
 import psutil
 
+from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.lifecycle import OnTimeout, Timeouts
 from vllm_mm.domain.scheduling import Rules
 from vllm_mm.engine.policy import OnTeardown, Places, Policy
 from vllm_mm.settings import Settings
+from vllm_mm.store.usage import Terms
 
 RUN_PATH_BYTES = 40
 """Longest path of the directory of sockets: what is made inside has to fit into the 107 bytes of `sun_path`."""
@@ -46,6 +48,12 @@ def policy(settings: Settings) -> Policy:
         outlive_controller=settings.engines_outlive_controller,
         sleep_budget=sleep_budget(settings.host_memory.sleep_budget, psutil.virtual_memory().total),
     )
+
+
+def terms(catalog: Catalog, model: str) -> Terms:
+    """What usage is reckoned by; of a model that is gone meanwhile, one device and no price."""
+    spec = catalog.get(model)
+    return Terms() if spec is None else Terms(spec.devices.count, spec.price)
 
 
 def sleep_budget(declared: int | None, memory: int) -> int:

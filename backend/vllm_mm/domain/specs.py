@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from vllm_mm.domain.request_rules import RuleSet
+from vllm_mm.domain.usage import Price
 
 ArgValue: TypeAlias = str | int | float | bool | list[Any] | dict[str, Any] | None
 
@@ -160,6 +161,8 @@ class ModelSpec:
     """Clients of its streams see comments while they wait, also those that did not ask."""
     stream_usage: bool = True
     """Its engine is asked for the token counts of streams whose clients did not ask."""
+    price: Price | None = None
+    """What its tokens cost; None: nothing is reckoned."""
     source: Source = Source.FILE
 
     @property

@@ -39,6 +39,29 @@ class Usage(msgspec.Struct, frozen=True):
     """Of the completion's tokens, those of reasoning; engines count them where they have a reasoning parser."""
 
 
+NANO: Final = 1_000_000_000
+"""Costs are added up as whole billionths of the currency's unit: their sums are exact, in whatever order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model's tokens cost: units of any currency for a million."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+    cached: float | None = None
+    """Those of the prompt that were in the prefix cache; None: as much as the others."""
+
+    def cost(self, usage: Usage) -> int | None:
+        """In billionths; None where the engine said nothing of its tokens."""
+        if usage.prompt_tokens is None and usage.completion_tokens is None:
+            return None
+        prompt, cached = usage.prompt_tokens or 0, usage.cached_tokens or 0
+        each = self.prompt if self.cached is None else self.cached
+        millions = (prompt - cached) * self.prompt + cached * each + (usage.completion_tokens or 0) * self.completion
+        return round(millions * (NANO // 1_000_000))
+
+
 GAP_BOUNDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
@@ -96,3 +119,19 @@ class RequestRecord(msgspec.Struct, frozen=True):
     """It was sent to an engine a second time, because the first could not have begun to work on it."""
     gaps: Gaps | None = None
     """None for an answer without two pieces."""
+    load_s: float | None = None
+    """Of `queued_s`, the part until its engine was ready; None where it never had a lease."""
+    device_s: float | None = None
+    """`device_seconds`; the ledger fills it in when the row is written, as it does with `cost`."""
+    cost: float | None = None
+    """What its tokens cost by the model's price at that time, in units of its currency; None for a model without one."""
+
+
+def device_seconds(record: RequestRecord, devices: int) -> float:
+    """The seconds for which the request had its lease, without those for which it stood still, times the model's devices.
+
+    Each request counts whole: of two that run at the same time in one engine for a second, each has one second of each device.
+    """
+    if record.queued_s is None:
+        return 0.0
+    return max(0.0, record.total_s - record.queued_s - record.frozen_s) * devices

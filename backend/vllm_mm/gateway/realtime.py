@@ -193,6 +193,7 @@ class Realtime:
                     if telling is not None:
                         telling.stop()
                     session.leased_at, session.generation = lease.granted_at, lease.generation
+                    session.ready_at = lease.ready_at
                     session.reason = lease.reason
                     lease.on_drain = session.on_drain
                     if not last:

@@ -79,6 +79,7 @@ class RealtimeSession:
         self.error: str | None = None
         self.reason: str | None = None
         self.leased_at: float | None = None
+        self.ready_at = 0.0
         self.generation: int | None = None
         self.stopped: MMError | None = None
         """Why it has to end although nothing failed."""
@@ -357,4 +358,5 @@ class RealtimeSession:
             queued_s=None if self.leased_at is None else self.leased_at - arrived,
             ttft_s=None, total_s=now - arrived,
             bytes_in=self.size_in, bytes_out=self.size_out, usage=self.usage, generation=self.generation, reason=self.reason,
+            load_s=None if self.leased_at is None else max(0.0, min(self.ready_at, self.leased_at) - arrived),
         )  # fmt: skip

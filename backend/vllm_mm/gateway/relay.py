@@ -436,4 +436,5 @@ class Relay:
             self.reason,
             self.retried,
             self.meter.gaps(),
+            None if self.leased_at is None else max(0.0, min(self.ready_at, self.leased_at) - arrived),
         )

@@ -57,6 +57,7 @@ from vllm_mm.store.responses import StoredResponse, StoredResponses
 from vllm_mm.store.retention import Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
 from vllm_mm.store.usage import Ledger
+from vllm_mm.store.usage_hours import UsageHours
 
 log = logging.getLogger("vllm_mm")
 
@@ -144,7 +145,7 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         admin_secret = await keys.ensure_admin() if settings.auth.mode == "keys" else None
         keyring.replace(await keys.all())
         metrics = Metrics(manager, queue, __version__, launcher.view)
-        ledger = Ledger(database)
+        ledger = Ledger(database, lambda model: rules.terms(manager.catalog, model))
         rows = WriteBehind[RequestRecord](ledger.add, clock, name="requests")
         rows.start()
         stack.push_async_callback(rows.close)
@@ -152,6 +153,8 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         audit = Audit(database, clock)
         audit.start()
         stack.push_async_callback(audit.close)
+
+        usage = UsageHours(database, clock)
 
         routes = MissingRoutes(database)
         learned = WriteBehind[MissingRoute](routes.add, clock, name="routes of engines")
@@ -205,14 +208,15 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, audit=audit, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, audit=audit, usage=usage, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())
         background.start("schedules", schedules.run())
         background.start("idle times", IdleWatch(manager, clock, schedules.is_open).run())
         background.start("readings", Readings(manager, inventory, launches, clock).run())
-        background.start("retention", Retention(database, journal, audit, settings.retention, clock).run())
+        background.start("retention", Retention(database, journal, audit, usage, settings.retention, clock).run())
+        background.start("usage", usage.run())
         background.start("captures", captures.run())
         background.start("metrics of events", metrics.follow(journal))
         background.start("reading ahead", ahead.run())

@@ -129,6 +129,17 @@ class DefaultsConfig(RequestRulesConfig):
     sleep: SleepConfig = SleepConfig()
 
 
+class PriceConfig(Section):
+    """What tokens cost, in units of any currency for a million."""
+
+    prompt: float = Field(default=0.0, ge=0, le=1e9)
+    """A million tokens of prompts."""
+    completion: float = Field(default=0.0, ge=0, le=1e9)
+    """A million tokens of answers."""
+    cached: float | None = Field(default=None, ge=0, le=1e9)
+    """Those of the prompt that were in the prefix cache; null: as much as the others."""
+
+
 class DeviceWishConfig(Section):
     count: int | None = Field(default=None, ge=1)
     """How many devices the model is spread over (the tensor-parallel size); the number of `ids`, or 1, when null."""
@@ -187,6 +198,8 @@ class ModelConfig(RequestRulesConfig):
     start: StartConfig = StartConfig()
     retry: RetryConfig = RetryConfig()
     sleep: SleepConfig = SleepConfig()
+    price: PriceConfig | None = None
+    """What its tokens cost, for `vllm-mm usage`; null reckons nothing."""
     lora: dict[ModelId, Lora] = Field(default={})
     """LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own."""
 

@@ -132,6 +132,8 @@ class RetentionConfig(Section):
     """Age at which rows of the request ledger are deleted; null keeps them."""
     max_requests: int | None = Field(default=5_000_000, ge=1)
     """The oldest ledger rows beyond this many are deleted; null sets no bound."""
+    usage: Duration | None = 2 * 365 * 86400.0
+    """Age at which the hourly sums of usage are deleted, into which ledger rows go; null keeps them."""
     audit: Duration | None = 365 * 86400.0
     """Age at which entries of the audit are deleted; null keeps them."""
 

@@ -1,4 +1,4 @@
-"""Forgetting: events, ledger rows, the audit and the history of starts do not grow for ever."""
+"""Forgetting: events, ledger rows, usage, the audit and the history of starts do not grow for ever."""
 
 import logging
 
@@ -11,7 +11,9 @@ from vllm_mm.store.audit import Audit
 from vllm_mm.store.database import Database
 from vllm_mm.store.failures import DatabaseUnavailable
 from vllm_mm.store.journal import Journal
+from vllm_mm.store.meta import read_meta
 from vllm_mm.store.tables import Request, Start
+from vllm_mm.store.usage_hours import MARK, UsageHours
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +29,18 @@ class Retention:
     """Deletes what is older, or more, than the settings keep."""
 
     def __init__(
-        self, database: Database, journal: Journal, audit: Audit, config: RetentionConfig, clock: Clock
+        self,
+        database: Database,
+        journal: Journal,
+        audit: Audit,
+        usage: UsageHours,
+        config: RetentionConfig,
+        clock: Clock,
     ) -> None:
         self._database = database
         self._journal = journal
         self._audit = audit
+        self._usage = usage
         self._config = config
         self._clock = clock
 
@@ -53,20 +62,28 @@ class Retention:
             ),
             "requests": await self._requests(now),
             "starts": await self._starts(),
+            "usage": 0 if config.usage is None else await self._usage.prune(now - config.usage),
             "audit": 0 if config.audit is None else await self._audit.prune(now - config.audit),
         }
 
     async def _requests(self, now: float) -> int:
+        """Only what is part of the sums of usage, and never the newest row: numbers of rows would begin again, below the mark
+        up to which they were added up."""
+        await self._usage.roll_up()
+        async with self._database.read() as connection:
+            mark = int(await read_meta(connection, MARK) or 0)
+            newest = (await connection.execute(select(func.max(Request.row)))).scalar_one() or 0
+        free = Request.row <= min(mark, newest - 1)
         total = 0
         if self._config.requests is not None:
-            old = select(Request.row).where(Request.at < now - self._config.requests).limit(STEP)
+            old = select(Request.row).where(free, Request.at < now - self._config.requests).limit(STEP)
             total += await self._in_steps(delete(Request).where(Request.row.in_(old)))
         if self._config.max_requests is not None:
             beyond = select(Request.row).order_by(Request.row.desc()).offset(self._config.max_requests).limit(1)
             async with self._database.read() as connection:
                 last = (await connection.execute(beyond)).scalar_one_or_none()
             if last is not None:
-                step = select(Request.row).where(Request.row <= last).limit(STEP)
+                step = select(Request.row).where(free, Request.row <= last).limit(STEP)
                 total += await self._in_steps(delete(Request).where(Request.row.in_(step)))
         return total
 

@@ -148,8 +148,8 @@ class Request(Base):
     request_id: Mapped[str] = mapped_column(String(200))
     """The client's own if it gave one: it may repeat."""
     at: Mapped[float] = mapped_column(index=True)
-    day: Mapped[int]
-    """Days since 1970-01-01 in UTC, for sums by day that every database can do."""
+    hour: Mapped[int]
+    """Hours since 1970-01-01 in UTC, for sums by hour and day that every database can do."""
     route: Mapped[str] = mapped_column(String(200))
     model: Mapped[str | None] = mapped_column(String(200))
     asked: Mapped[str | None] = mapped_column(Text)
@@ -174,8 +174,32 @@ class Request(Base):
     itl_p50_s: Mapped[float | None]
     itl_p95_s: Mapped[float | None]
     itl_p99_s: Mapped[float | None]
+    load_s: Mapped[float | None]
+    device_s: Mapped[float]
+    cost_nano: Mapped[int | None] = mapped_column(BigInteger)
+    """Billionths."""
 
     __table_args__ = (Index(None, "model", "at"), Index(None, "key", "at"))
+
+
+class UsageHour(Base):
+    """Sums of ledger rows by hour; an empty text stands for what a row does not have."""
+
+    __tablename__ = "usage_hours"
+    hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    model: Mapped[str] = mapped_column(String(200), primary_key=True)
+    outcome: Mapped[str] = mapped_column(String(32), primary_key=True)
+    requests: Mapped[int] = mapped_column(BigInteger)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger)
+    reasoning_tokens: Mapped[int] = mapped_column(BigInteger)
+    total_s: Mapped[float]
+    queued_s: Mapped[float]
+    load_s: Mapped[float]
+    device_s: Mapped[float]
+    cost_nano: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Response(Base):

@@ -1,18 +1,16 @@
 """The request ledger: written in batches, never by a request itself, and read by people."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Dialect, Row, case, func, select
+from sqlalchemy import ColumnElement, Dialect, Row, func, select
 
-from vllm_mm.domain.usage import Gaps, Outcome, RequestRecord, Usage
+from vllm_mm.domain.usage import NANO, Gaps, Outcome, Price, RequestRecord, Usage, device_seconds
 from vllm_mm.store.database import Database
 from vllm_mm.store.tables import Request
 
-_DAY = 86_400
+HOUR: Final = 3600
 RECENT: Final = 50_000
 """Rows among which a client's own id is looked for: there is no index of those."""
 COLUMNS: Final = tuple(c.name for c in Request.__table__.columns if c.name != "row")
@@ -24,14 +22,6 @@ class _Insert:
     text: str
     positional: bool
     """The driver takes values in the order of COLUMNS."""
-
-
-class GroupBy(StrEnum):
-    """What sums are made by."""
-
-    KEY = "key"
-    MODEL = "model"
-    DAY = "day"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +44,24 @@ class Page:
     """Give it as `before` for the next page; None when this was the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """Totals of one group. Fields that were not grouped by are None."""
+class Terms(NamedTuple):
+    """What the ledger has to know of a model beside its requests."""
 
-    key: str | None
-    model: str | None
-    day: str | None
-    """`2026-01-31`, UTC."""
-    requests: int
-    failed: int
-    """Every outcome but `ok`."""
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    reasoning_tokens: int
-    total_s: float
-    """Seconds from arrival to the end, added up."""
+    devices: int = 1
+    price: Price | None = None
+
+
+def _unknown(_model: str) -> Terms:
+    return Terms()
 
 
 class Ledger:
     """The `requests` table."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, terms: Callable[[str], Terms] = _unknown) -> None:
+        """`terms`: those of a model, by id, when its row is written."""
         self._database = database
+        self._terms = terms
         self._insert: _Insert | None = None
 
     async def add(self, records: Sequence[RequestRecord]) -> None:
@@ -85,7 +69,7 @@ class Ledger:
         fate is unknown can be written again."""
         if not records:
             return
-        rows = [_values(r) for r in records]
+        rows = [_values(r, self._terms(r.model) if r.model is not None else _NONE) for r in records]
         async with self._database.write() as connection:
             insert = self._insert or self._compiled(connection.dialect)
             if insert.positional:
@@ -130,47 +114,6 @@ class Ledger:
         rows = rows[:limit]
         return Page(tuple(_record(r) for r in rows), rows[-1].row if more else None)
 
-    async def aggregate(self, group_by: Sequence[GroupBy], where: Filter | None = None) -> Sequence[Sum]:
-        """Sums by any of key, model and day, ordered by them; without a group, one sum of everything."""
-        columns = {GroupBy.KEY: Request.key, GroupBy.MODEL: Request.model, GroupBy.DAY: Request.day}
-        groups = [columns[g] for g in dict.fromkeys(group_by)]
-        query = (
-            select(
-                *groups,
-                func.count().label("requests"),
-                func.coalesce(func.sum(case((Request.outcome == Outcome.OK.value, 0), else_=1)), 0).label("failed"),
-                func.coalesce(func.sum(Request.prompt_tokens), 0).label("prompt_tokens"),
-                func.coalesce(func.sum(Request.completion_tokens), 0).label("completion_tokens"),
-                func.coalesce(func.sum(Request.cached_tokens), 0).label("cached_tokens"),
-                func.coalesce(func.sum(Request.reasoning_tokens), 0).label("reasoning_tokens"),
-                func.coalesce(func.sum(Request.total_s), 0.0).label("total_s"),
-            )
-            .where(*_conditions(where or Filter()))
-            .group_by(*groups)
-            .order_by(*groups)
-        )
-        async with self._database.read() as connection:
-            rows = (await connection.execute(query)).mappings().all()
-        return [
-            Sum(
-                key=row.get("key"),
-                model=row.get("model"),
-                day=None if row.get("day") is None else _date(row["day"]),
-                requests=row["requests"],
-                failed=row["failed"],
-                prompt_tokens=row["prompt_tokens"],
-                completion_tokens=row["completion_tokens"],
-                cached_tokens=row["cached_tokens"],
-                reasoning_tokens=row["reasoning_tokens"],
-                total_s=row["total_s"],
-            )
-            for row in rows
-        ]
-
-
-def _date(day: int) -> str:
-    return datetime.fromtimestamp(day * _DAY, UTC).date().isoformat()
-
 
 def _conditions(where: Filter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
@@ -187,14 +130,17 @@ def _conditions(where: Filter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _values(record: RequestRecord) -> tuple[Any, ...]:
+_NONE: Final = Terms()
+
+
+def _values(record: RequestRecord, terms: Terms) -> tuple[Any, ...]:
     """In the order of COLUMNS. A tuple and not a mapping: it is made for every request."""
     at, usage, gaps = record.at, record.usage, record.gaps
     return (
         record.id,
         record.request_id,
         at,
-        int(at // _DAY),
+        int(at // HOUR),
         record.route,
         record.model,
         record.asked,
@@ -217,6 +163,9 @@ def _values(record: RequestRecord) -> tuple[Any, ...]:
         record.reason,
         record.retried,
         *((None, None, None) if gaps is None else (gaps.p50, gaps.p95, gaps.p99)),
+        record.load_s,
+        device_seconds(record, terms.devices),
+        None if terms.price is None else terms.price.cost(usage),
     )
 
 
@@ -244,4 +193,7 @@ def _record(row: Row[Any]) -> RequestRecord:
         reason=row.reason,
         retried=row.retried,
         gaps=None if row.itl_p50_s is None else Gaps(row.itl_p50_s, row.itl_p95_s, row.itl_p99_s),
+        load_s=row.load_s,
+        device_s=row.device_s,
+        cost=None if row.cost_nano is None else row.cost_nano / NANO,
     )

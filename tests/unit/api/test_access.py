@@ -40,6 +40,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("POST", "/api/requests/{id:path}/cancel"): OPERATORS,
     ("GET", "/api/requests/{id:path}/capture"): ADMINS,
     ("GET", "/api/audit"): ADMINS,
+    ("GET", "/api/usage"): READERS,
     ("GET", "/api/events"): READERS,
     ("GET", "/api/keys"): ADMINS,
     ("POST", "/api/keys"): ADMINS,

@@ -1,8 +1,7 @@
 """An operator cancels a request: what is told for one that runs, that is over, that nobody knows."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from admin_rig import OPERATE, ROW, Admin
 from vllm_mm.store import usage

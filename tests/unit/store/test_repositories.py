@@ -16,7 +16,7 @@ from vllm_mm.domain.keys import Scope, digest
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.sleep import Experience, Trial
 from vllm_mm.domain.specs import SleepMode, SleepSpec
-from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
+from vllm_mm.domain.usage import Outcome, Price, RequestRecord, Usage
 from vllm_mm.engine import ports
 from vllm_mm.settings import RetentionConfig
 from vllm_mm.store.audit import Audit
@@ -28,7 +28,8 @@ from vllm_mm.store.models import Models
 from vllm_mm.store.retention import INTERVAL, STARTS_KEPT, STEP, Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
 from vllm_mm.store.tables import Sleep
-from vllm_mm.store.usage import Filter, GroupBy, Ledger
+from vllm_mm.store.usage import Filter, Ledger, Terms
+from vllm_mm.store.usage_hours import UsageHours
 
 LAUNCH = LaunchRecord(
     model="Qwen/Q", generation=3, token="t" * 32, pid=4_000_000, start_ticks=2**40, boot_id="b", address=Address("/s"),
@@ -37,7 +38,7 @@ LAUNCH = LaunchRecord(
 REQUEST = RequestRecord(
     id="req_1", request_id="mine", at=86_400 * 20_000 + 5.0, route="/v1/chat/completions", model="a", asked="alias", key="key_1", stream=True,
     outcome=Outcome.OK, status=200, error=None, queued_s=0.1, ttft_s=0.2, total_s=1.5, bytes_in=10, bytes_out=2**40,
-    usage=Usage(3, 4, 1), generation=2,
+    usage=Usage(3, 4, 1), generation=2, load_s=0.05,
 )  # fmt: skip
 
 
@@ -195,16 +196,19 @@ class TestKeys:
 
 class TestLedger:
     async def test_a_request_comes_back_whole(self, database: Database) -> None:
-        """Every field, with and without the stages that were not reached."""
-        ledger = Ledger(database)
+        """Every field, with and without the stages that were not reached; with what it cost by then."""
+        ledger = Ledger(database, lambda model: {"a": Terms(2, Price(1.0, 2.0))}[model])
         bare = structs.replace(
             REQUEST, id="req_2", model=None, asked=None, key=None, stream=False, outcome=Outcome.REFUSED, status=401,
             error="no key", queued_s=None, ttft_s=None, usage=Usage(), generation=None,
         )  # fmt: skip
         await ledger.add([REQUEST, bare])
         await ledger.add([])
-        assert await ledger.get("req_1") == REQUEST
-        assert await ledger.get("req_2") == bare
+        written = await ledger.get("req_1")
+        assert written is not None
+        assert (written.device_s, written.cost) == (pytest.approx(2 * 1.4), 0.000_011)
+        assert written == structs.replace(REQUEST, device_s=written.device_s, cost=written.cost)
+        assert await ledger.get("req_2") == structs.replace(bare, device_s=0.0)
         assert await ledger.get("req_3") is None
 
     async def test_a_batch_may_be_written_twice(self, database: Database) -> None:
@@ -250,34 +254,6 @@ class TestLedger:
         assert await ids(Filter(until=t + 1)) == ["1"]
         assert await ids(Filter(model="a", key="k1", since=t, until=t + 9)) == ["1"]
 
-    async def test_sums(self, database: Database) -> None:
-        """By key, model and day in any mixture; unknown token counts count as nothing; days are UTC."""
-        ledger = Ledger(database)
-        await ledger.add(
-            [
-                structs.replace(REQUEST, id="1", at=86_399.0, usage=Usage(1, 2, None)),
-                structs.replace(REQUEST, id="2", at=86_400.0, usage=Usage(10, 20, 5)),
-                structs.replace(REQUEST, id="3", at=86_401.0, model="b", outcome=Outcome.CUT, usage=Usage()),
-                structs.replace(
-                    REQUEST, id="4", at=86_402.0, model=None, key=None, outcome=Outcome.REFUSED, usage=Usage()
-                ),
-            ]
-        )
-        (total,) = await ledger.aggregate([])
-        assert (total.requests, total.failed, total.prompt_tokens, total.completion_tokens, total.cached_tokens) == (
-            4,
-            2,
-            11,
-            22,
-            5,
-        )
-        assert total.total_s == pytest.approx(6.0)
-        days = await ledger.aggregate([GroupBy.DAY])
-        assert [(d.day, d.requests) for d in days] == [("1970-01-01", 1), ("1970-01-02", 3)]
-        models = await ledger.aggregate([GroupBy.MODEL, GroupBy.KEY, GroupBy.MODEL], Filter(since=86_400.0))
-        assert [(m.model, m.key, m.requests, m.failed) for m in models] == [(None, None, 1, 1), ("a", "key_1", 1, 0), ("b", "key_1", 1, 1)]  # fmt: skip
-        assert (await ledger.aggregate([], Filter(model="none")))[0].requests == 0
-
 
 class TestRetention:
     async def test_old_rows_go(self, database: Database) -> None:
@@ -289,14 +265,19 @@ class TestRetention:
         await ledger.add([structs.replace(REQUEST, id=f"o{i}", at=now - 100) for i in range(STEP + 5)])
         await ledger.add([structs.replace(REQUEST, id=f"n{i}", at=now - 5) for i in range(20)])
         config = RetentionConfig(events=50.0, max_events=None, requests=50.0, max_requests=15)
-        done = await Retention(database, journal, Audit(database, clock), config, clock).prune()
-        assert done == {"events": 0, "requests": STEP + 5 + 5, "starts": 0, "audit": 0}
+        done = await Retention(
+            database, journal, Audit(database, clock), UsageHours(database, clock), config, clock
+        ).prune()
+        assert done == {"events": 0, "requests": STEP + 5 + 5, "starts": 0, "usage": 0, "audit": 0}
         assert [r.id for r in (await ledger.recent()).records] == [f"n{i}" for i in reversed(range(5, 20))]
         keep = RetentionConfig(events=None, max_events=None, requests=None, max_requests=None)
-        assert await Retention(database, journal, Audit(database, clock), keep, clock).prune() == {
+        assert await Retention(
+            database, journal, Audit(database, clock), UsageHours(database, clock), keep, clock
+        ).prune() == {
             "events": 0,
             "requests": 0,
             "starts": 0,
+            "usage": 0,
             "audit": 0,
         }
         await close(journal, clock)
@@ -307,7 +288,9 @@ class TestRetention:
         """A database that is away for one round does not end the tidying."""
         clock = FakeClock()
         journal = await Journal.open(database, clock)
-        retention = Retention(database, journal, Audit(database, clock), RetentionConfig(), clock)
+        retention = Retention(
+            database, journal, Audit(database, clock), UsageHours(database, clock), RetentionConfig(), clock
+        )
         rounds: list[bool] = []
 
         async def prune() -> dict[str, int]:
@@ -334,9 +317,11 @@ class TestRetention:
         for i in range(STARTS_KEPT + 3):
             await launches.record_start("a", i, 1.0, 2.0, {}, "ready", "")
         await launches.record_start("b", 1, 1.0, 2.0, {}, "ready", "")
-        assert (await Retention(database, journal, Audit(database, clock), RetentionConfig(), clock).prune())[
-            "starts"
-        ] == 3
+        assert (
+            await Retention(
+                database, journal, Audit(database, clock), UsageHours(database, clock), RetentionConfig(), clock
+            ).prune()
+        )["starts"] == 3
         assert (await launches.starts("a", 500))[-1].generation == 3
         assert len(await launches.starts("b")) == 1
         await close(journal, clock)

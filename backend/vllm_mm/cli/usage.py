@@ -1,0 +1,78 @@
+"""`usage`: requests, tokens, times and costs, by key, model, day or hour."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from vllm_mm.cli.exits import understood
+from vllm_mm.cli.options import Json
+from vllm_mm.cli.output import print_json, print_table, seconds
+from vllm_mm.cli.server import the_server
+from vllm_mm.vocabulary.quantities import parse_duration
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("usage", epilog="Example: vllm-mm usage --by key,day --since 7d")(usage)
+
+
+def usage(
+    context: typer.Context,
+    by: Annotated[
+        str, typer.Option("--by", help="Any of key, model, day and hour, with commas between them.")
+    ] = "key,model",
+    since: Annotated[
+        str,
+        typer.Option("--since", help="So far back, such as 12h or 30d; whole hours. `all`: everything that is kept."),
+    ] = "30d",
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="From this day or time (UTC) on, such as 2026-01-31 or 2026-01-31T14:00Z."),
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Before this day or time (UTC).")] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Only this key, by id or name.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only this model, by id.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for a spreadsheet.")] = False,
+    json: Json = False,
+) -> None:
+    """Show who used what: requests, tokens, device-seconds, and costs where models have a price."""
+    if start is None and since != "all":
+        start = f"{time.time() - understood('--since', since, parse_duration):.0f}"
+    where: dict[str, Any] = {"group_by": by, "from": start, "to": end, "key": key, "model": model}
+    server = the_server(context)
+    if csv:
+        with server.stream("GET", "/api/usage", params={**where, "format": "csv"}, silence=60.0) as answer:
+            for piece in answer.iter_text():
+                typer.echo(piece, nl=False)
+        return
+    found = server.get("/api/usage", **where)
+    if json:
+        print_json(found)
+        return
+    groups: list[str] = found["group_by"]
+    priced = found["total"]["cost"] is not None
+    columns = [
+        *groups,
+        "requests",
+        "failed",
+        "prompt",
+        "cached",
+        "completion",
+        "queued",
+        "device time",
+        *(["cost"] if priced else []),
+    ]
+    rows = [_row(row, groups, priced=priced) for row in found["rows"]]
+    if len(rows) > 1:
+        rows.append(_row(found["total"], groups, priced=priced, first="total"))
+    print_table(columns, rows, "Nothing was used.")
+
+
+def _row(row: dict[str, Any], groups: list[str], *, priced: bool, first: str = "") -> list[object]:
+    names: list[object] = [(row["key_name"] or row["key"]) if group == "key" else row[group] for group in groups]
+    if first and names:
+        names[0] = first
+    failed = sum(count for outcome, count in row["outcomes"].items() if outcome != "ok")
+    cost = [] if not priced else [None if row["cost"] is None else f"{row['cost']:.2f}"]
+    tokens = [f"{row[name]:,}" for name in ("prompt_tokens", "cached_tokens", "completion_tokens")]
+    return [*names, row["requests"], failed, *tokens, seconds(row["queued_s"]), seconds(row["device_s"]), *cost]
