@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 import real_vllm
 import serving
+from postgres import postgres  # noqa: F401  # a fixture
 from rig import zombies
 
 # How long an example takes says something about the machine, and nothing about the product.

@@ -8,17 +8,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Generic, TypeVar
 
-from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-
 from vllm_mm.clock import Clock
-from vllm_mm.store.failures import DatabaseUnavailable
+from vllm_mm.store.failures import may_pass
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-TRANSIENT: tuple[type[Exception], ...] = (DatabaseUnavailable, OperationalError, InterfaceError, PoolTimeout, OSError)
-"""A locked or full or vanished database: the same rows are tried again. Anything else is the fault of a row."""
 _BACKOFF_MAX = 5.0
 _ALERT_AFTER = 10.0
 """Seconds without progress after which `problem` says so."""
@@ -137,14 +132,14 @@ class WriteBehind(Generic[T]):
                 self._in_flight = len(rows)
                 try:
                     await self._write(rows)
-                except TRANSIENT as e:
-                    self._error = _brief(e)
-                    log.warning("%s: cannot write, trying again in %.1f s: %s", self._name, backoff, self._error)
-                    self._in_flight = 0
-                    await self._clock.sleep(backoff)
-                    backoff = min(_BACKOFF_MAX, backoff * 2)
                 except Exception as e:
-                    if len(rows) > 1:
+                    if may_pass(e):
+                        self._error = _brief(e)
+                        log.warning("%s: cannot write, trying again in %.1f s: %s", self._name, backoff, self._error)
+                        self._in_flight = 0
+                        await self._clock.sleep(backoff)
+                        backoff = min(_BACKOFF_MAX, backoff * 2)
+                    elif len(rows) > 1:
                         size = 1  # find the row that cannot be written
                     else:
                         log.exception("%s: a row cannot be written and is dropped", self._name)

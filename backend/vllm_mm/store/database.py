@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,23 @@ from vllm_mm.store.failures import told
 
 BUSY_TIMEOUT_MS = 5000
 """How long SQLite waits for another process's write before it gives up with "database is locked"."""
+CONNECT_TIMEOUT = 5.0
+"""Seconds to reach PostgreSQL."""
+COMMAND_TIMEOUT = 60.0
+"""Seconds for one statement there: a connection that died without a word is noticed."""
+_POSTGRES: dict[str, Any] = {
+    "timeout": CONNECT_TIMEOUT,
+    "command_timeout": COMMAND_TIMEOUT,
+    "server_settings": {
+        "application_name": "vllm-mm",
+        "lock_timeout": f"{BUSY_TIMEOUT_MS}",
+        # A transaction whose controller is gone gives its locks back.
+        "idle_in_transaction_session_timeout": "30000",
+        "jit": "off",
+    },
+}
+_ONE_WRITER = 7_614_203_552
+"""Any number that nobody else uses for an advisory lock."""
 _WRITES = "mm_writes"
 
 
@@ -51,7 +68,10 @@ def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
         parsed = _parsed(url)
         lite = parsed.get_backend_name() == "sqlite"
         if not lite:
-            return create_async_engine(parsed, pool_size=5, pool_pre_ping=True, json_serializer=_json)
+            return create_async_engine(
+                parsed, pool_size=5, pool_timeout=CONNECT_TIMEOUT, pool_pre_ping=True, json_serializer=_json,
+                connect_args=_POSTGRES if parsed.get_driver_name() == "asyncpg" else {},
+            )  # fmt: skip
         path = sqlite_path(url)
         if path is not None:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,7 +82,9 @@ def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
     except ConfigError:
         raise
     except ImportError as e:
-        raise ConfigError(f"the driver of database.url is not installed: {e}; install it, or use SQLite") from e
+        raise ConfigError(
+            f"the driver of database.url is not installed: {e}; install it (pip install 'vllm-mm[postgres]' for PostgreSQL), or use SQLite"
+        ) from e
     except OSError as e:
         raise ConfigError(f"the database file {e.filename} cannot be made: {e.strerror}") from e
     except Exception as e:  # SQLAlchemy's own errors for URLs have no common base
@@ -98,8 +120,9 @@ class Database:
     def __init__(self, url: str) -> None:
         self._engine = make_engine(url)
         self._lite = self._engine.dialect.name == "sqlite"
-        # SQLite has one writer at a time: waiting here is fair and needs no connection.
-        self._writer = asyncio.Lock() if self._lite else None
+        # One writer at a time, on every database: what a transaction has read holds until it has written. Waiting here is fair
+        # and needs no connection.
+        self._writer = asyncio.Lock()
         self._upserts: dict[tuple[type[Any], tuple[str, ...]], Any] = {}
 
     @property
@@ -112,9 +135,11 @@ class Database:
 
         Raises DatabaseUnavailable when the database cannot take it now."""
         with told():
-            async with self._writer or nullcontext(), self._engine.connect() as connection:
+            async with self._writer, self._engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
                 async with connection.begin():
+                    if not self._lite:  # against other processes: what BEGIN IMMEDIATE is for SQLite
+                        await connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ONE_WRITER})")
                     yield connection
 
     @asynccontextmanager

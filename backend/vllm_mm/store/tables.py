@@ -163,10 +163,10 @@ class Request(Base):
     total_s: Mapped[float]
     bytes_in: Mapped[int] = mapped_column(BigInteger)
     bytes_out: Mapped[int] = mapped_column(BigInteger)
-    prompt_tokens: Mapped[int | None]
-    completion_tokens: Mapped[int | None]
-    cached_tokens: Mapped[int | None]
-    reasoning_tokens: Mapped[int | None]
+    prompt_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    reasoning_tokens: Mapped[int | None] = mapped_column(BigInteger)
     generation: Mapped[int | None]
     frozen_s: Mapped[float]
     reason: Mapped[str | None] = mapped_column(String(32))

@@ -13,16 +13,16 @@ from vllm_mm.store.meta import installation
 from vllm_mm.store.tables import Meta
 
 
-async def test_pragmas(database: Database) -> None:
+async def test_pragmas(lite: Database) -> None:
     """WAL, so that readers and the writer do not wait for each other; and the rest that we rely on."""
-    async with database.read() as connection:
+    async with lite.read() as connection:
         values = {p: (await connection.execute(text(f"PRAGMA {p}"))).scalar_one() for p in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")}  # fmt: skip
     assert values == {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1, "busy_timeout": 5000}
 
 
-async def test_only_the_owner_can_read_the_file(database: Database, tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_the_file(lite: Database, tmp_path: Path) -> None:
     """Digests and usage are nobody else's business: the file and its companions have mode 0600."""
-    async with database.write() as connection:
+    async with lite.write() as connection:
         await connection.execute(insert(Meta), {"name": "a", "value": "b"})
     modes = {p.name: p.stat().st_mode & 0o077 for p in tmp_path.iterdir() if p.name.startswith("state.db")}
     assert "state.db" in modes
@@ -83,9 +83,9 @@ async def test_many_writers_and_readers(database: Database) -> None:
         assert (await connection.execute(select(Meta.value))).scalar_one() == "20"
 
 
-async def test_writers_of_two_processes(database: Database, url: str) -> None:
+async def test_writers_of_two_processes(database: Database, any_url: str) -> None:
     """The controller and a command beside it do not overwrite each other, nor fail because the other wrote meanwhile."""
-    other = Database(url)
+    other = Database(any_url)
     async with database.write() as connection:
         await connection.execute(insert(Meta), {"name": "n", "value": "0"})
 
@@ -137,13 +137,13 @@ def test_where_the_file_is() -> None:
     assert sqlite_path("postgresql+asyncpg://h/d") is None
 
 
-async def test_a_lock_of_another_process_is_waited_for(database: Database, tmp_path: Path) -> None:
+async def test_a_lock_of_another_process_is_waited_for(lite: Database, tmp_path: Path) -> None:
     """Another process's short write delays ours and does not fail it."""
     other = sqlite3.connect(tmp_path / "state.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
 
     async def write() -> None:
-        async with database.write() as connection:
+        async with lite.write() as connection:
             await connection.execute(insert(Meta), {"name": "a", "value": "b"})
 
     task = asyncio.create_task(write())
