@@ -88,7 +88,7 @@ class AuditedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        if not (self.acts or UNSAFE & set(self.methods)):
+        if not (self.acts or UNSAFE & set(self.methods or ())):
             return handle
         act, kind = self.name, _kind(self.path)
 

@@ -2,7 +2,7 @@
 
 import json as jsons
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -57,8 +57,7 @@ def _change(before: Any, after: Any) -> str:
     """`pinned: false -> true`; what was not there before, or is not there any more, stands alone."""
     if not isinstance(before, dict) and not isinstance(after, dict):
         return ""
-    old: dict[str, Any] = before if isinstance(before, dict) else {}
-    new: dict[str, Any] = after if isinstance(after, dict) else {}
+    old, new = cast("dict[str, Any]", before or {}), cast("dict[str, Any]", after or {})
     if before is None or after is None:
         return "removed" if after is None else "new"
     names = dict.fromkeys((*old, *new))

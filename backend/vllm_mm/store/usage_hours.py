@@ -14,7 +14,6 @@ from typing import Any, Final
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Select,
     and_,
     case,
     cast,
@@ -228,17 +227,17 @@ def _totals(values: dict[str, ColumnElement[Any]]) -> list[ColumnElement[Any]]:
     return [func.sum(values[name]).label(name) for name in _SUMS]
 
 
-def _rolled(where: UsageFilter) -> Select[Any]:
-    columns = [getattr(UsageHour, name) for name in (*_GROUPS, *_SUMS)]
+def _rolled(where: UsageFilter) -> Any:
+    columns: list[Any] = [getattr(UsageHour, name) for name in (*_GROUPS, *_SUMS)]
     return select(*columns).where(*_conditions(UsageHour, where))
 
 
-def _tail(where: UsageFilter) -> Select[Any]:
+def _tail(where: UsageFilter) -> Any:
     """The rows that are no part of the sums yet."""
     mark = select(cast(Meta.value, BigInteger)).where(Meta.name == MARK).scalar_subquery()
     values = _row_values()
     named = [group.label(name) for group, name in zip(_row_groups(), _GROUPS, strict=True)]
-    columns = [*named, *(values[name].label(name) for name in _SUMS)]
+    columns: list[Any] = [*named, *(values[name].label(name) for name in _SUMS)]
     return select(*columns).where(Request.row > func.coalesce(mark, 0), *_conditions(Request, where))
 
 
