@@ -621,6 +621,67 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Audit
+         * @description What was done, newest first. Entries cannot be changed, and are deleted by age alone (`retention.audit`).
+         */
+        get: operations["list_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/requests/{id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Cancel Request
+         * @description End a request or a realtime session that waits or runs, by its id or its `X-Request-Id`. Its client gets an error of its API with
+         *     the code `cancelled`: 410, or an event where the stream has begun. 409 when it is over, 404 when it is not known.
+         */
+        post: operations["cancel_request"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Usage
+         * @description Requests, tokens, times and costs, added up. Requests of this moment are in it a moment after their end.
+         */
+        get: operations["get_usage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -654,6 +715,75 @@ export interface components {
          * @enum {string}
          */
         Act: "none" | "loading" | "start" | "wake" | "wait" | "refuse";
+        /**
+         * AuditEntryOut
+         * @description One act.
+         */
+        AuditEntryOut: {
+            /** Id */
+            id: string;
+            /** At */
+            at: number;
+            /**
+             * Actor
+             * @description The id of the key that acted, or who else did: `local` (a command on the server's machine), `signal`, `schedule`.
+             */
+            actor: string;
+            /**
+             * Name
+             * @description The actor's name, as it was then.
+             */
+            name: string;
+            /**
+             * Source
+             * @description The client's address, or how else it came.
+             */
+            source: string;
+            /**
+             * Act
+             * @description The operation, as the OpenAPI document calls it.
+             */
+            act: string;
+            /**
+             * Kind
+             * @description What it was done to: `models`, `keys`, ...
+             */
+            kind: string;
+            /** Object */
+            object: string;
+            /**
+             * Status
+             * @description 403: it was refused.
+             */
+            status: number;
+            /**
+             * Before
+             * @description What was different before. Members that stayed as they were are left out, and secrets are never told.
+             */
+            before: unknown;
+            /** After */
+            after: unknown;
+            /**
+             * Request
+             * @description `X-Request-Id` of the answer.
+             */
+            request: string;
+        };
+        /**
+         * AuditFormat
+         * @enum {string}
+         */
+        AuditFormat: "json" | "jsonl" | "csv";
+        /** AuditOut */
+        AuditOut: {
+            /** Entries */
+            entries: components["schemas"]["AuditEntryOut"][];
+            /**
+             * Next
+             * @description Give it as `before` for the next page; null when this was the last.
+             */
+            next: number | null;
+        };
         /**
          * BodyOut
          * @description A body, or its beginning.
@@ -709,6 +839,16 @@ export interface components {
              * @description Whether it has a part of the budget now.
              */
             kept: boolean;
+        };
+        /** CancelledOut */
+        CancelledOut: {
+            /** Id */
+            id: string;
+            /**
+             * Cancelled
+             * @description Always true: whatever else became of it is a refusal.
+             */
+            cancelled: boolean;
         };
         /**
          * CaptureOut
@@ -977,6 +1117,12 @@ export interface components {
          * @enum {string}
          */
         Goal: "sleep" | "stop";
+        /**
+         * GroupBy
+         * @description What sums are made by.
+         * @enum {string}
+         */
+        GroupBy: "key" | "model" | "day" | "hour";
         /** HealthOut */
         HealthOut: {
             /**
@@ -1285,6 +1431,7 @@ export interface components {
             lora: {
                 [key: string]: string;
             };
+            price: components["schemas"]["PriceOut"] | null;
             /** Fingerprint */
             fingerprint: string;
             footprint: components["schemas"]["FootprintOut"];
@@ -1388,6 +1535,21 @@ export interface components {
              * @description When time alone may change a `wait`.
              */
             again_in_s: number | null;
+        };
+        /**
+         * PriceOut
+         * @description Of a million tokens.
+         */
+        PriceOut: {
+            /** Prompt */
+            prompt: number;
+            /** Completion */
+            completion: number;
+            /**
+             * Cached
+             * @description Of the prompt, those in the prefix cache; null: as much as the others.
+             */
+            cached: number | null;
         };
         /**
          * ProgressOut
@@ -1563,6 +1725,12 @@ export interface components {
             itl_p95_s: number | null;
             /** Itl P99 S */
             itl_p99_s: number | null;
+            /** Load S */
+            load_s: number | null;
+            /** Device S */
+            device_s: number | null;
+            /** Cost */
+            cost: number | null;
         };
         /** RequestRuleOut */
         RequestRuleOut: {
@@ -1780,6 +1948,104 @@ export interface components {
          * @enum {string}
          */
         Task: "generate" | "embed" | "score" | "classify" | "transcribe" | "realtime";
+        /**
+         * UsageFormat
+         * @enum {string}
+         */
+        UsageFormat: "json" | "csv";
+        /** UsageOut */
+        UsageOut: {
+            /**
+             * From
+             * @description The beginning of the first hour that counts; null: everything that is kept.
+             */
+            from: string | null;
+            /**
+             * To
+             * @description The end of the last hour that counts.
+             */
+            to: string | null;
+            /** Group By */
+            group_by: components["schemas"]["GroupBy"][];
+            /** Rows */
+            rows: components["schemas"]["UsageRowOut"][];
+            /** @description The sum of the rows. */
+            total: components["schemas"]["UsageRowOut"];
+        };
+        /**
+         * UsageRowOut
+         * @description Totals of one group. What was not asked for in `group_by` is null, and so is the key or model of requests that had none.
+         */
+        UsageRowOut: {
+            /**
+             * Key
+             * @description The key's id.
+             */
+            key: string | null;
+            /** Key Name */
+            key_name: string | null;
+            /** Model */
+            model: string | null;
+            /**
+             * Day
+             * @description `2026-01-31`, UTC.
+             */
+            day: string | null;
+            /**
+             * Hour
+             * @description `2026-01-31T14:00Z`.
+             */
+            hour: string | null;
+            /** Requests */
+            requests: number;
+            /**
+             * Outcomes
+             * @description How many ended how.
+             */
+            outcomes: {
+                [key: string]: number;
+            };
+            /** Prompt Tokens */
+            prompt_tokens: number;
+            /**
+             * Cached Tokens
+             * @description Of the prompt's, those that were in the engine's prefix cache.
+             */
+            cached_tokens: number;
+            /** Completion Tokens */
+            completion_tokens: number;
+            /**
+             * Reasoning Tokens
+             * @description Of the completion's.
+             */
+            reasoning_tokens: number;
+            /**
+             * Total S
+             * @description Seconds from arrival to the end.
+             */
+            total_s: number;
+            /**
+             * Queued S
+             * @description Of those, seconds until a request had its lease.
+             */
+            queued_s: number;
+            /**
+             * Load S
+             * @description Of those, seconds until its engine was ready.
+             */
+            load_s: number;
+            /**
+             * Device S
+             * @description Seconds for which requests had their leases (without those for which they stood still), times the devices of the model. Requests that run at the
+             *     same time count whole, each.
+             */
+            device_s: number;
+            /**
+             * Cost
+             * @description What the tokens cost by the models' prices at that time; null where no model had one.
+             */
+            cost: number | null;
+        };
         /** VictimOut */
         VictimOut: {
             /** Model */
@@ -2586,6 +2852,26 @@ export interface operations {
                          */
                         keeps?: "auto" | null | number | string;
                     };
+                    /** @description What its tokens cost, for `vllm-mm usage`; null reckons nothing. */
+                    price?: {
+                        /**
+                         * Prompt
+                         * @description A million tokens of prompts.
+                         * @default 0
+                         */
+                        prompt?: number;
+                        /**
+                         * Completion
+                         * @description A million tokens of answers.
+                         * @default 0
+                         */
+                        completion?: number;
+                        /**
+                         * Cached
+                         * @description Those of the prompt that were in the prefix cache; null: as much as the others.
+                         */
+                        cached?: number | null;
+                    } | null;
                     /**
                      * Lora
                      * @description LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own.
@@ -3952,6 +4238,26 @@ export interface operations {
                          */
                         keeps?: "auto" | null | number | string;
                     };
+                    /** @description What its tokens cost, for `vllm-mm usage`; null reckons nothing. */
+                    price?: {
+                        /**
+                         * Prompt
+                         * @description A million tokens of prompts.
+                         * @default 0
+                         */
+                        prompt?: number;
+                        /**
+                         * Completion
+                         * @description A million tokens of answers.
+                         * @default 0
+                         */
+                        completion?: number;
+                        /**
+                         * Cached
+                         * @description Those of the prompt that were in the prefix cache; null: as much as the others.
+                         */
+                        cached?: number | null;
+                    } | null;
                     /**
                      * Lora
                      * @description LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own.
@@ -4469,6 +4775,26 @@ export interface operations {
                          */
                         keeps?: "auto" | null | number | string;
                     };
+                    /** @description What its tokens cost, for `vllm-mm usage`; null reckons nothing. */
+                    price?: {
+                        /**
+                         * Prompt
+                         * @description A million tokens of prompts.
+                         * @default 0
+                         */
+                        prompt?: number;
+                        /**
+                         * Completion
+                         * @description A million tokens of answers.
+                         * @default 0
+                         */
+                        completion?: number;
+                        /**
+                         * Cached
+                         * @description Those of the prompt that were in the prefix cache; null: as much as the others.
+                         */
+                        cached?: number | null;
+                    } | null;
                     /**
                      * Lora
                      * @description LoRA adapters: served name to folder or Hugging Face id; `{path: ..., request_defaults: ...}` for one with rules of its own.
@@ -5484,6 +5810,236 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["KeyOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_audit: {
+        parameters: {
+            query?: {
+                /** @description Of a page; exports are whole. */
+                limit?: number;
+                /** @description `next` of the page before. */
+                before?: number | null;
+                /** @description Only acts of that key, by id or name. */
+                actor?: string | null;
+                /** @description Only those, such as `start_model`. */
+                act?: string | null;
+                /** @description Only what was done to such things: `models`, `keys`, ... */
+                kind?: string | null;
+                /** @description Only what was done to that one, by id. */
+                object?: string | null;
+                /** @description From that moment on; Unix seconds. */
+                since?: number | null;
+                /** @description Before that moment; Unix seconds. */
+                until?: number | null;
+                format?: components["schemas"]["AuditFormat"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditOut"];
+                    "text/csv": string;
+                    "application/jsonl": string;
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    cancel_request: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CancelledOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_usage: {
+        parameters: {
+            query?: {
+                /** @description Any of key, model, day and hour, with commas between them; empty: one sum of all. */
+                group_by?: string;
+                /** @description From that hour on: `2026-01-31`, `2026-01-31T14:00Z`, or Unix seconds. */
+                from?: string | null;
+                /** @description Before that moment; a part of an hour counts whole. */
+                to?: string | null;
+                /** @description Only that key, by id or name. */
+                key?: string | null;
+                /** @description Only that model, by id. */
+                model?: string | null;
+                format?: components["schemas"]["UsageFormat"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageOut"];
+                    "text/csv": string;
                 };
             };
             /** @description No key, or one that nobody issued. */
