@@ -15,6 +15,8 @@ from fastapi.routing import APIRoute
 from cli_rig import Cli, cli
 from fakes_engine import model
 from vllm_mm.api import admin
+from vllm_mm.cli import watching
+from vllm_mm.cli.completion import model_names
 from vllm_mm.control.plan import Stopped
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
@@ -50,6 +52,57 @@ async def test_load_waits_and_shows_what_goes_on(run: Cli) -> None:
     table = (await run("ps")).output
     assert "MODEL" in table
     assert "demo" in table
+
+
+async def test_ps_can_go_on_and_logs_can_be_searched(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-w` until Ctrl-C, with `--json` a list a line; a search, a level."""
+    assert run.api is not None
+    await run("load", "demo")
+    looks = iter((None, KeyboardInterrupt))
+
+    def sleep(_: float) -> None:
+        if (end := next(looks)) is not None:
+            raise end
+
+    monkeypatch.setattr(watching.time, "sleep", sleep)
+    result = await run("ps", "-w", "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.output.splitlines()[0])[0]["model"] == "demo"
+    for line in ("INFO one", "ERROR two"):
+        run.api.world.processes["demo"].log(line)
+    assert (await run("logs", "demo", "--search", "ONE")).output == "INFO one\n"
+    assert (await run("logs", "demo", "--level", "error")).output == "ERROR two\n"
+    wrong = await run("logs", "demo", "--level", "loud")
+    assert (wrong.exit_code, "use one of" in wrong.stderr) == (1, True)
+
+
+async def test_names_of_models_are_offered_to_the_shell(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that begin so."""
+    assert run.api is not None
+    route = APIRoute("/v1/models", lambda: {"data": [{"id": "demo"}, {"id": "gpt"}]}, methods=["GET"])
+    run.api.app.router.routes.insert(0, route)
+    monkeypatch.setenv("VLLM_MM_URL", run.url)
+    assert await asyncio.to_thread(model_names, "de") == ["demo"]
+    monkeypatch.setenv("VLLM_MM_URL", "nonsense")
+    assert model_names("de") == []
+
+
+async def test_bench_measures_a_server(run: Cli) -> None:
+    """As JSON and for people; what fails is told, and makes the exit code 1."""
+    result = await run("bench", "demo", "-n", "5", "-c", "2", "--prompt-words", "3", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    assert (found["requests"], found["failed"], found["tokens"]) == (5, 0, 15)
+    assert set(found["ttft_s"]) == {"mean", "p50", "p90", "p95", "p99", "max"}
+    shown = await run("bench", "demo", "-n", "2", "--prompt-words", "3")
+    assert "first token" in shown.output
+    assert "2 requests in" in shown.output
+
+
+async def test_top_wants_a_terminal(run: Cli) -> None:
+    """And says what does not."""
+    result = await run("top")
+    assert (result.exit_code, "ps -w" in result.stderr) == (2, True)
 
 
 async def test_a_failed_load_is_1_with_reason_and_log(run: Cli) -> None:
@@ -376,9 +429,10 @@ async def test_every_example_of_the_documentation_works(run: Cli) -> None:
         "devices: [{id: sim0, memory: 24GiB, simulated: true}]\nmodels: {demo: {engine: sim}}\n"
     )
     (run.cwd / "notes.txt").write_text("some notes")
+    (run.cwd / "llama-swap.yaml").write_text("models: {m: {cmd: 'server --port ${PORT}'}}\n")
     for stdin, args, code in EXAMPLES:
         words = [key.id if w == "key_0123456789ab" else w for w in shlex.split(args)]
-        if "-f" in words or words[0] == "sim":
+        if {"-f", "-w"} & {*words} or words[0] in {"sim", "top"}:
             continue  # they do not end; tested above
         if words[:2] == ["keys", "revoke"]:
             key, run.token = await keys.create("next", [Scope.ADMIN, Scope.INFER])

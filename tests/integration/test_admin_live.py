@@ -163,6 +163,64 @@ async def test_a_slow_reader_of_logs_loses_lines_and_is_told(
     assert rest == [f"line {i}" for i in range(89, 100)]
 
 
+async def test_logs_can_be_searched(api: Admin, remote: httpx.AsyncClient) -> None:
+    """By a part of a line, by level and by age, from all lines that are kept; `tail` counts those that are found. Also of what
+    comes. What is no level or no time is refused with what is one."""
+    await api.world.ready("a")
+    for i in range(300):
+        api.world.processes["a"].log(f"INFO line {i}")
+    for line in ("ERROR it broke", "Traceback", "INFO 11-30 10:00:00 of long ago"):
+        api.world.processes["a"].log(line)
+    assert (await remote.get("/api/models/a/logs?search=LINE%201&tail=2")).text == "INFO line 198\nINFO line 199\n"
+    assert (await remote.get("/api/models/a/logs?level=warn")).text == "ERROR it broke\nTraceback\n"
+    assert "long ago" in (await remote.get("/api/models/a/logs?since=3650d&search=ago")).text
+    for query, told in (("level=loud", "use one of debug, info"), ("since=soon", "how long ago, such as 10m")):
+        answer = await remote.get(f"/api/models/a/logs?{query}")
+        assert (answer.status_code, told in answer.text) == (422, True), answer.text
+    async with remote.stream("GET", "/api/models/a/logs?follow=1&tail=0&level=error") as answer:
+        lines = answer.aiter_lines()
+        await until(lambda: bool(api.world.processes["a"]._followers[1:]))
+        for line in ("INFO not this", "ERROR this"):
+            api.world.processes["a"].log(line)
+        assert await anext(lines) == "ERROR this"
+
+
+async def test_a_slow_reader_of_log_events_is_told_by_an_event(
+    api: Admin, remote: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`dropped` with how many, in their place. What does not fit the search costs no room."""
+    monkeypatch.setattr(live, "BEHIND", 10)
+    await api.world.ready("a")
+    query = "/api/models/a/logs?follow=1&tail=0&search=line"
+    async with remote.stream("GET", query, headers={"Accept": "text/event-stream"}) as answer:
+        await until(lambda: bool(api.world.processes["a"]._followers[1:]))
+        for i in range(100):
+            api.world.processes["a"].log(f"line {i}")
+            api.world.processes["a"].log("something else")
+        reading = events(answer)
+        told, first = await anext(reading), await anext(reading)
+    assert (told["event"], json.loads(told["data"])) == ("dropped", {"count": 89})
+    assert first == {"data": '"line 89"'}
+
+
+async def test_a_reader_of_all_logs_takes_in_models_that_start_later(api: Admin, remote: httpx.AsyncClient) -> None:
+    """Each line with its model in front, from the first of a launch on."""
+    await api.world.ready("a")
+    async with remote.stream("GET", "/logs/stream") as answer:
+        lines = answer.aiter_lines()
+        await until(lambda: bool(api.world.processes["a"]._followers[1:]))
+        api.world.processes["a"].log("one")
+        seen = [await anext(lines)]
+        while seen[-1] != "[a] one":
+            seen.append(await anext(lines))
+        await api.world.manager.stop("a", "test")
+        await api.world.clock.advance(1.0)
+        await api.world.ready("Qwen/Qwen2.5-7B")
+        api.world.processes["Qwen/Qwen2.5-7B"].log("two")
+        while (line := await anext(lines)) != "[Qwen/Qwen2.5-7B] two":
+            assert line.startswith("["), line
+
+
 async def test_a_start_answers_at_once_while_traffic_runs_on(api: Admin, remote: httpx.AsyncClient) -> None:
     """Requests on another model are in flight all the while. The median is compared with that of /health in the same
     seconds, so that a busy machine does not count."""

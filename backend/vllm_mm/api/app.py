@@ -28,6 +28,7 @@ from vllm_mm.api import (
     usage,
 )
 from vllm_mm.api.bodies import JsonBodies, sent_as
+from vllm_mm.api.compat import llama_cpp, llama_swap, ollama
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.documentation import say_how_keys_are_sent
 from vllm_mm.api.openai import nearest
@@ -60,7 +61,22 @@ def create_app(services: Services) -> FastAPI:
     say_how_keys_are_sent(app)
     app.state.services = services
     # The order matters: routes under {id:path} with a last word of their own come before the bare ones.
-    for part in (health, live, launchers, models, device_leases, admin, captures, keys, audit, cancel, usage):
+    for part in (
+        health,
+        live,
+        launchers,
+        llama_swap,
+        models,
+        device_leases,
+        admin,
+        captures,
+        keys,
+        audit,
+        cancel,
+        usage,
+        llama_cpp,
+        ollama,
+    ):
         # Not include_router: that builds each route a second time, at its first request and on the event loop (half a second).
         app.router.routes.extend(part.router.routes)
     dashboard.attach(app)

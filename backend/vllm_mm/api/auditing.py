@@ -26,7 +26,10 @@ from vllm_mm.api.problems import explain_admin
 from vllm_mm.domain.errors import MMError
 
 UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-NO_ACTS: Final[Mapping[str, str]] = {}
+NO_ACTS: Final[Mapping[str, str]] = {
+    "/api/show": "Ollama's clients ask so what is known of a model",
+    "/ollama/api/show": "the same question at another place",
+}
 """Paths with unsafe methods that are no acts of administration, each with the reason."""
 GONE: Final = 499
 """The status of an act whose client left before its end (nginx's convention)."""

@@ -5,19 +5,21 @@ A reader that is too slow loses the oldest lines of its own bounded queue and is
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from vllm_mm.api.dependencies import ROW_MAX, Reader, Services, The, operation_id, resolve
+from vllm_mm.api.log_reader import BEHIND, LogReader
 from vllm_mm.api.schemas import REFUSALS, EventOut
 from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.events import Event
-from vllm_mm.engine.instance import ModelInstance
+from vllm_mm.domain.loglines import Level, Wanted
 from vllm_mm.store.journal import LAGGED, Subscription
+from vllm_mm.vocabulary.quantities import parse_duration
 
 router = APIRouter(generate_unique_id_function=operation_id, prefix="/api", responses=REFUSALS)
 
@@ -25,9 +27,9 @@ KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment is sent, so that nothing in between closes the connection."""
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether the reader is still there, or the model has a new process."""
-BEHIND = 1000
-"""Log lines that a reader may be behind."""
-_SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_LONG_AGO: Final = 100_000_000.0
+"""A larger number is a moment, a smaller one a time: nobody asks for the log of the seventies."""
+SSE: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 @router.get(
@@ -59,9 +61,9 @@ async def stream_events(
         backlog = await the.journal.read(after=since, model=only, limit=1000)
     head = "".join(map(_event, backlog))
     if not follow:
-        return Response(head, media_type="text/event-stream", headers=_SSE)
+        return Response(head, media_type="text/event-stream", headers=SSE)
     stream = _events(the, request, the.journal.subscribe(since), only, head)
-    return StreamingResponse(stream, media_type="text/event-stream", headers=_SSE)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=SSE)
 
 
 def _number(last_event_id: str) -> int:
@@ -121,99 +123,88 @@ async def model_logs(
     id: str,  # noqa: A002  # the path's name
     follow: Annotated[bool, Query(description="Go on with what comes, over restarts too.")] = False,
     tail: Annotated[int, Query(ge=0, le=2000, description="Lines to begin with.")] = 200,
+    search: Annotated[
+        str, Query(max_length=200, description="Only lines with this in them, whatever the case of its letters.")
+    ] = "",
+    level: Annotated[
+        str | None, Query(description="Only lines of this level (debug, info, warning, error, critical) or above.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        Query(max_length=40, description="Only lines written since: Unix time, or how long ago, such as 10m."),
+    ] = None,
 ) -> Response:
-    """The engine's log: of the launch that runs, or of the last one."""
-    instance = the.manager.require(resolve(the, id).id)
+    """The engine's log: of the launch that runs, or of the last one. A slow reader loses the oldest lines of its own
+    queue: a `dropped` event says how many (in plain text, a line)."""
+    model = resolve(the, id).id
+    wanted = _wanted(the, search, level, since)
     as_events = "text/event-stream" in request.headers.get("accept", "")
-    if not follow:
-        lines = instance.tail(tail) if tail else ()
-        text = "".join(map(_line_event, lines)) if as_events else "".join(f"{line}\n" for line in lines)
-        return Response(text, media_type="text/event-stream" if as_events else "text/plain")
-    form = _line_event if as_events else "{}\n".format
-    beat = ": keep-alive\n\n" if as_events else ""
-    lines = _LogReader(instance, tail)
-    return StreamingResponse(
-        _lines(the, request, lines, form, beat), headers=_SSE,
-        media_type="text/event-stream" if as_events else "text/plain; charset=utf-8",
-    )  # fmt: skip
+    kind = "text/event-stream" if as_events else "text/plain; charset=utf-8"
+    reader = LogReader(lambda: [the.manager.require(model)], tail=tail, wanted=wanted, behind=BEHIND)
+    if follow:
+        return StreamingResponse(stream_lines(the, request, reader, as_events=as_events), headers=SSE, media_type=kind)
+    try:
+        return Response(_shown(reader, as_events), media_type="text/event-stream" if as_events else "text/plain")
+    finally:
+        reader.close()
+
+
+def _wanted(the: Services, search: str, level: str | None, since: str | None) -> Callable[[], Wanted] | None:
+    """Makes the filter; None where every line is wanted. Raises BadRequest."""
+    least = None
+    if level is not None:
+        least = Level.__members__.get({"warn": "warning"}.get(level.lower(), level).upper())
+        if least is None:
+            raise BadRequest(
+                f"There is no level {level!r}; use one of {', '.join(name.lower() for name in Level.__members__)}.",
+                param="level",
+            )
+    start = None if since is None else _start(since, the.clock.wall())
+    if not search and least is None and start is None:
+        return None
+    return lambda: Wanted(
+        search=search, level=least, since=start, now=lambda: datetime.fromtimestamp(the.clock.wall()).astimezone()
+    )
+
+
+def _start(since: str, now: float) -> float:
+    """Unix time. Raises BadRequest."""
+    try:
+        seconds = parse_duration(since)
+    except ValueError as error:
+        raise BadRequest(f"`since` is Unix time, or how long ago, such as 10m: {error}.", param="since") from None
+    return seconds if seconds >= _LONG_AGO else now - seconds
 
 
 def _line_event(line: str) -> str:
     return f"data: {json.dumps(line, ensure_ascii=False)}\n\n"
 
 
-class _LogReader:
-    """One reader of one model's log: a bounded queue that is filled from the log's own callbacks."""
-
-    def __init__(self, instance: ModelInstance, tail: int) -> None:
-        self._instance = instance
-        self._lines: deque[str] = deque(instance.tail(tail) if tail else ())
-        self._lost = 0
-        self._token: str | None = None
-        self._wake = asyncio.Event()
-        self._stop = _nothing
-        self._attach(first=True)
-
-    def _attach(self, *, first: bool = False) -> None:
-        """Follow the process that runs now, if it is another than before: from its first line, unless that came in the tail."""
-        record = self._instance.record
-        if record is None or record.token == self._token:
-            return
-        self._stop()
-        self._token = record.token
-        if not first:
-            for line in self._instance.tail(BEHIND):
-                self._take(line)
-        self._stop = self._instance.follow(self._take)
-
-    def _take(self, line: str) -> None:
-        if len(self._lines) >= BEHIND + 1:
-            self._lines.popleft()
-            self._lost += 1
-        self._lines.append(line)
-        self._wake.set()
-
-    async def read(self) -> list[str]:
-        """What has come, or nothing after LOOK_EVERY seconds."""
-        self._attach()
-        if not self._lines:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(LOOK_EVERY):
-                    await self._wake.wait()
-            except TimeoutError:
-                self._attach()
-        lines = list(self._lines)
-        self._lines.clear()
-        if self._lost:
-            lines.insert(0, f"[{self._lost} lines left out here: this reader was too slow]")
-            self._lost = 0
-        return lines
-
-    def close(self) -> None:
-        self._stop()
+def _shown(reader: LogReader, as_events: bool) -> str:
+    lines, lost = reader.taken(), reader.lost
+    reader.lost = 0
+    if as_events:
+        told = f'event: dropped\ndata: {{"count": {lost}}}\n\n' if lost else ""
+        return told + "".join(map(_line_event, lines))
+    told = f"[{lost} lines left out here: this reader was too slow]\n" if lost else ""
+    return told + "".join(f"{line}\n" for line in lines)
 
 
-def _nothing() -> None:
-    """Nothing is followed yet."""
-
-
-async def _lines(
-    the: Services, request: Request, reader: _LogReader, form: Callable[[str], str], beat: str
-) -> AsyncIterator[str]:
+async def stream_lines(the: Services, request: Request, reader: LogReader, *, as_events: bool) -> AsyncIterator[str]:
+    """What the reader gets, until it leaves or the server ends."""
     quiet = 0.0
     try:
         while not the.closing.is_set():
-            lines = await reader.read()
-            if lines:
+            await reader.wait(LOOK_EVERY)
+            if text := _shown(reader, as_events):
                 quiet = 0.0
-                yield "".join(map(form, lines))
+                yield text
                 continue
             if await request.is_disconnected():
                 return
             quiet += LOOK_EVERY
-            if beat and quiet >= KEEP_ALIVE:
+            if as_events and quiet >= KEEP_ALIVE:
                 quiet = 0.0
-                yield beat
+                yield ": keep-alive\n\n"
     finally:
         reader.close()

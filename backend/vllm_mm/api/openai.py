@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from vllm_mm.api.asgi import AsgiClient, Receive, Send, begin_upload, in_time, take_in, watch
+from vllm_mm.api.compat.upstream import PREFIX, check_form, name_model, upstream_of
 from vllm_mm.api.framing import ENDS_WITH_CONNECTION
 from vllm_mm.api.pace import BodyPace
 from vllm_mm.api.problems import MethodNotAllowed, UpgradeRequired, explain
@@ -49,6 +50,9 @@ class OpenAIApp:
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path: str = scope["path"]
+            if path.startswith(PREFIX):
+                await self._upstream(scope, receive, send)
+                return
             route = route_of(scope.get("raw_path") or path.encode())
             ours = (
                 path.startswith(_PREFIXES) or path in {"/v1", "/v2"} or (path[:2] == "//" and _near(path) is not None)
@@ -59,7 +63,21 @@ class OpenAIApp:
         if self._fallback is not None:
             await self._fallback(scope, receive, send)
 
-    async def _answer(self, scope: Scope_, receive: Receive, send: Send, route: Route | None) -> None:
+    async def _upstream(self, scope: Scope_, receive: Receive, send: Send) -> None:
+        """A model's own server, as far as that is the data plane's."""
+        headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
+        try:
+            key = self._reader(headers)
+            path = bytes(scope.get("raw_path") or scope["path"].encode())
+            found = upstream_of(path, scope["method"], self._gateway.leases.catalog, key)
+        except MMError as error:
+            await self._answer(scope, receive, send, None, refused=error)
+            return
+        await self._serve(scope, receive, send, found.route, found.subject, found.model)
+
+    async def _answer(
+        self, scope: Scope_, receive: Receive, send: Send, route: Route | None, *, refused: MMError | None = None
+    ) -> None:
         method: str = scope["method"]
         raw_path = bytes(scope.get("raw_path") or scope["path"].encode())
         about = about_response(raw_path)
@@ -83,6 +101,8 @@ class OpenAIApp:
                 await send({"type": "http.response.body", "body": b""})
                 return
         try:
+            if refused is not None:
+                raise refused
             if models:
                 if method not in {"GET", "HEAD"}:
                     extra = [(b"allow", b"GET")]
@@ -164,7 +184,10 @@ class OpenAIApp:
 
     # A model's request
 
-    async def _serve(self, scope: Scope_, receive: Receive, send: Send, route: Route, subject: str) -> None:
+    async def _serve(
+        self, scope: Scope_, receive: Receive, send: Send, route: Route, subject: str, model: str | None = None
+    ) -> None:
+        """`model`: the one that its path names, whatever its body does."""
         gateway = self._gateway
         headers: Headers = [(bytes(k), bytes(v)) for k, v in scope["headers"]]
         call = Call(route, scope["query_string"], headers, gateway.clock.now())
@@ -173,10 +196,14 @@ class OpenAIApp:
         loop = asyncio.get_running_loop()
         if route.path in UPLOADS:
             begin_upload(call, gateway)
+            if model is not None:
+                check_form(call, model, gateway.leases.catalog)
             client.task = serving = loop.create_task(gateway.serve(call, client))
             watching = loop.create_task(take_in(receive, call.upload, client, serving, gateway))
         else:
             call.body, call.refused, client.gone = await self._body(headers, receive)
+            if model is not None:
+                await name_model(call, model, gateway.rules.body)
             client.task = serving = loop.create_task(gateway.serve(call, client))
             watching = loop.create_task(watch(receive, client, serving))
         try:

@@ -6,10 +6,12 @@ import typer
 
 from vllm_mm.cli import (
     audit,
+    bench,
     chat,
     database,
     devices,
     doctor,
+    importing,
     keys,
     models,
     requests,
@@ -52,6 +54,7 @@ def build(serve: Serve) -> typer.Typer:
     _ = root
     serving.add_to(app, serve)
     chat.add_to(app)
+    bench.add_to(app)
     models.add_to(app)
     watch.add_to(app)
     devices.add_to(app)
@@ -63,4 +66,5 @@ def build(serve: Serve) -> typer.Typer:
     doctor.add_to(app)
     simulate.add_to(app)
     app.add_typer(database.app(), name="db")
+    app.add_typer(importing.app(), name="import")
     return app

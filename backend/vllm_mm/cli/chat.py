@@ -1,15 +1,17 @@
 """`run MODEL [PROMPT]`: talk to a model as any OpenAI client would."""
 
+import contextlib
 import json
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 import typer
 
-from vllm_mm.cli.exits import fail
+from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.options import Model
 from vllm_mm.cli.server import Server, the_server
 
@@ -40,20 +42,18 @@ def run(
     temperature: Annotated[float | None, typer.Option("--temperature", min=0, help="0 is the most certain.")] = None,
     wait: Annotated[int, typer.Option("--wait", min=0, max=600, help="Seconds to wait for the model to load.")] = 600,
 ) -> None:
-    """Ask a model, or chat with it. It is loaded if need be."""
+    """Ask a model, or chat with it. It is loaded if need be. Ctrl-C stops the answer."""
     server = the_server(context)
     _must_chat(server, model)
-    talk = _Talk(server, model, system, {"max_tokens": max_tokens, "temperature": temperature}, wait)
+    talk = Talk(server, model, system, {"max_tokens": max_tokens, "temperature": temperature}, wait)
     if prompt is not None:
         # `cat file | vllm-mm run m "Summarize"`: the text belongs to the question.
         piped = "" if sys.stdin.isatty() else sys.stdin.read()
-        talk.ask(f"{prompt}\n\n{piped}" if piped.strip() else prompt)
+        talk.answer(f"{prompt}\n\n{piped}" if piped.strip() else prompt)
     elif sys.stdin.isatty():
-        typer.echo(f"Chat with {model}. An empty line, Ctrl-D or Ctrl-C ends it.", err=True)
-        for line in _lines():
-            talk.ask(line)
+        chat(talk, model)
     else:
-        talk.ask(sys.stdin.read())
+        talk.answer(sys.stdin.read())
 
 
 def _must_chat(server: Server, model: str) -> None:
@@ -69,30 +69,109 @@ def _must_chat(server: Server, model: str) -> None:
         fail(f"{model} {does}; it cannot chat. Try:\n  curl {server.url}{path}{kind}{key} -d {shlex.quote(request)}")
 
 
+HELP = """/exit    end the chat (also Ctrl-D)
+/clear   forget what was said
+/system  TEXT  another system message; without a text, none
+/help    this list
+Ctrl-C stops an answer; twice at the prompt it ends the chat. A line that ends with \\ goes on in the next."""
+
+
+def chat(talk: "Talk", model: str) -> None:
+    """Until the person ends it. What goes wrong with one answer is told, and the chat goes on."""
+    with contextlib.suppress(ImportError):
+        import_module("readline")  # that alone gives `input` a history, and keys to edit a line
+    typer.echo(f"Chat with {model}. /help lists what else there is, /exit ends it.", err=True)
+    for line in _lines():
+        word, _, rest = line.strip().partition(" ")
+        match word:
+            case "/exit" | "/quit" | "/bye":
+                return
+            case "/clear":
+                talk.forget()
+            case "/system":
+                talk.instruct(rest.strip())
+            case "/help" | "/?":
+                typer.echo(HELP, err=True)
+            case _ if word.startswith("/") and word[1:].isalpha():
+                typer.echo(f"There is no {word}; /help lists what there is.", err=True)
+            case _:
+                with contextlib.suppress(typer.Exit):  # it is told already
+                    talk.ask(line)
+
+
 def _lines() -> Iterator[str]:
+    """What the person says, a message each."""
+    interrupted = False
+    held: list[str] = []
     while True:
         try:
-            line = input("> ")
-        except (EOFError, KeyboardInterrupt):
+            line = input("... " if held else "> ")
+        except EOFError:
+            typer.echo()
             return
-        if not line.strip():
-            return
-        yield line
+        except KeyboardInterrupt:
+            typer.echo()
+            if interrupted:
+                return
+            interrupted, held = True, []
+            typer.echo("Once more, or /exit, ends the chat.", err=True)
+            continue
+        interrupted = False
+        if line.endswith("\\"):
+            held.append(line[:-1])
+            continue
+        text = "\n".join((*held, line))
+        held = []
+        if text.strip():
+            yield text
 
 
-class _Talk:
+class Talk:
     """A conversation: what was said is sent along."""
 
     def __init__(self, server: Server, model: str, system: str | None, options: dict[str, Any], wait: int) -> None:
         self._server = server
-        self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self._system = system or ""
+        self._said: list[dict[str, str]] = []
         self._body = {"model": model, "stream": True, **{k: v for k, v in options.items() if v is not None}}
         self._wait = wait
 
-    def ask(self, text: str) -> None:
-        self._messages.append({"role": "user", "content": text})
-        body = {**self._body, "messages": self._messages}
+    def forget(self) -> None:
+        """What was said; the system message stays."""
+        self._said.clear()
+
+    def instruct(self, system: str) -> None:
+        """From now on; an empty text takes it away."""
+        self._system = system
+
+    def answer(self, text: str) -> None:
+        """One question, and the end: exit code 130 when it was stopped."""
+        if not self.ask(text):
+            raise typer.Exit(Exit.INTERRUPTED)
+
+    def ask(self, text: str) -> bool:
+        """Print the answer as it comes. False when Ctrl-C stopped it: what came of it counts as said. A question whose answer
+        failed was not asked. Leaves with a message (typer.Exit) when it fails."""
+        question = {"role": "user", "content": text}
+        before = [{"role": "system", "content": self._system}] if self._system else []
+        body = {**self._body, "messages": [*before, *self._said, question]}
         said: list[str] = []
+        stopped = False
+        try:
+            ended = self._stream(body, said)
+        except KeyboardInterrupt:
+            stopped = ended = True
+        typer.echo()
+        if not ended:
+            fail("the answer was cut: the engine went away in the middle of it")
+        if stopped:
+            typer.echo("(stopped)", err=True)
+        if said or not stopped:
+            self._said += (question, {"role": "assistant", "content": "".join(said)})
+        return not stopped
+
+    def _stream(self, body: Mapping[str, Any], said: list[str]) -> bool:
+        """Whether it came to its end."""
         ended = False
         headers = {"X-VLLM-MM-Wait": str(self._wait)}
         with self._server.stream("POST", "/v1/chat/completions", json=body, silence=SILENCE, headers=headers) as answer:
@@ -103,10 +182,7 @@ class _Talk:
                     piece = _piece(json.loads(line.removeprefix("data: ")))
                     said.append(piece)
                     typer.echo(piece, nl=False)
-        typer.echo()
-        if not ended:
-            fail("the answer was cut: the engine went away in the middle of it")
-        self._messages.append({"role": "assistant", "content": "".join(said)})
+        return ended
 
 
 def _piece(event: dict[str, Any]) -> str:

@@ -101,23 +101,43 @@ def engines(catalog: Catalog, path: str) -> Iterator[Finding]:
                 f"{advice}, or set `executable` to its path",
             )
             continue
+        if (broken := _broken(Path(found))) is not None:
+            yield Finding(name, Status.FAIL, broken, "make that environment again, or set `executable` to another one")
+            continue
         version = _vllm_version(Path(found))
         what = f"vLLM {version} at {found}" if version else found
         yield Finding(name, Status.OK, f"{what}, for {users}")
 
 
+def _interpreter(program: Path) -> Path | None:
+    """What runs a script; None for a program of its own, and for a script that asks `env`."""
+    with program.open("rb") as file:
+        line = file.readline(500).decode(errors="replace").strip()
+    words = line.removeprefix("#!").split() if line.startswith("#!") else []
+    return Path(words[0]) if words and "python" in Path(words[0]).name else None
+
+
+def _broken(program: Path) -> str | None:
+    """Why it cannot be started although it is there: the interpreter of its environment went, as when that was moved."""
+    try:
+        interpreter = _interpreter(program)
+    except OSError as error:
+        return f"{program} cannot be read: {error.strerror}"
+    if interpreter is None or interpreter.exists():
+        return None
+    return f"{program} wants {interpreter}, which is not there"
+
+
 def _vllm_version(program: Path) -> str | None:
     """From the package's metadata: asking `vllm --version` imports all of it and takes ten seconds and more."""
     try:
-        with program.open("rb") as file:
-            line = file.readline(500).decode(errors="replace").strip()
-        interpreter = line.removeprefix("#!").split()[0] if line.startswith("#!") else ""
-        if "python" not in Path(interpreter).name:
+        interpreter = _interpreter(program)
+        if interpreter is None:
             return None
         answer = subprocess.run(
             [interpreter, "-c", _ASK_VERSION], capture_output=True, text=True, timeout=VERSION_DEADLINE, check=False
         )
-    except (OSError, IndexError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
 

@@ -1,6 +1,7 @@
 """`doctor`: is everything there that a server needs, and what to do if not."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vllm_mm.cli.checks import Finding
+    from vllm_mm.domain.catalog import Catalog
     from vllm_mm.settings import Settings
 
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -23,7 +25,8 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
-    """Check configuration, engines, devices, sockets, memory, disk, limits, database and port; exit code 1 if one fails."""
+    """Check configuration, engines, devices, driver, sockets, memory, disk, limits, database, port and what an earlier server left;
+    exit code 1 if one fails."""
     findings: list[Finding] = []
     for finding in _findings(config, data_dir):
         findings.append(finding)
@@ -44,6 +47,7 @@ def doctor(config: Config = None, data_dir: DataDir = None, json: Json = False) 
 
 def _findings(config: Path | None, data_dir: Path | None) -> "Iterator[Finding]":
     from vllm_mm.cli.checks import Finding, Status, look, look_without  # noqa: PLC0415  # they take their time
+    from vllm_mm.cli.doctor_host import orphans  # noqa: PLC0415  # as above
     from vllm_mm.cli.doctor_warm import warm_starts  # noqa: PLC0415  # as above
     from vllm_mm.control.declared import catalog  # noqa: PLC0415  # as above
     from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
@@ -66,8 +70,24 @@ def _findings(config: Path | None, data_dir: Path | None) -> "Iterator[Finding]"
     told = f"{file}" if file is not None else f"no file, only defaults{_demo()}"
     yield Finding("configuration", Status.OK, f"{told}, {count(len(models), 'model')}")
     yield from look(settings, models)
+    yield from _host(settings, models)
     yield _database(settings)
+    yield orphans(settings)
     yield from warm_starts(settings, models, lambda text: typer.echo(f"...   {text}", err=True))
+
+
+def _host(settings: "Settings", models: "Catalog") -> "Iterator[Finding]":
+    """What is looked at where it matters: simulated models need no GPU and no vLLM."""
+    from vllm_mm.cli.doctor_host import gpu_driver, other_environments  # noqa: PLC0415  # as above
+    from vllm_mm.domain.specs import EngineKind  # noqa: PLC0415  # as above
+
+    if isinstance(settings.devices, str) or any(not d.simulated and d.id != "cpu" for d in settings.devices):
+        yield gpu_driver()
+    wanted = {spec.executable for spec in models if spec.engine is EngineKind.VLLM}
+    if wanted:
+        there = {name: shutil.which(name) for name in wanted}
+        used = [Path(found) for found in there.values() if found]
+        yield from other_environments(None in there.values(), used, os.environ, Path.cwd())
 
 
 def _demo() -> str:

@@ -1,7 +1,7 @@
 """`ps ls show load unload restart sleep wake pin unpin drain undrain reset logs add rm`: models and their engines."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -12,8 +12,21 @@ from vllm_mm.cli.devices import ask, end, one_of
 from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.loading import follow_load
 from vllm_mm.cli.options import Json, MaybeModel, Model, NoWait, Timeout
-from vllm_mm.cli.output import clock, first_line, print_json, print_table, seconds, shortened, size
+from vllm_mm.cli.output import (
+    clock,
+    coloured,
+    first_line,
+    json_line,
+    print_json,
+    print_table,
+    seconds,
+    shortened,
+    size,
+    table,
+    terminal_width,
+)
 from vllm_mm.cli.server import Server, model_path, the_server
+from vllm_mm.cli.watching import watch
 
 WAIT = 600.0
 """Seconds that a command waits for its end when not told otherwise; the server's own bound for one request."""
@@ -38,21 +51,38 @@ def add_to(app: typer.Typer) -> None:
     app.command("rm", epilog="Example: vllm-mm rm tiny")(rm)
 
 
-def ps(context: typer.Context, json: Json = False) -> None:
+def ps(
+    context: typer.Context,
+    watch_: Annotated[bool, typer.Option("--watch", "-w", help="Go on, and show what changes, until Ctrl-C.")] = False,
+    json: Json = False,
+) -> None:
     """Show the engines that run or ran: state, devices, requests."""
-    instances = the_server(context).get("/api/instances")
-    if json:
-        print_json(instances)
-        return
+    server = the_server(context)
+
+    def shown() -> str:
+        found = server.get("/api/instances")
+        return json_line(found) if json else engines_table(found)
+
+    if watch_:
+        watch(shown)
+    elif json:
+        print_json(server.get("/api/instances"))
+    else:
+        typer.echo(shown())
+
+
+def engines_table(instances: Sequence[Mapping[str, Any]]) -> str:
+    """What `ps` prints."""
     rows = [
         (
-            shortened(i["model"]), _state(i), ",".join(i["devices"]), size(sum(i["memory"]["reserved"].values())) if i["memory"]["reserved"] else None, i["in_flight"],
+            shortened(i["model"]), state_of(i), ",".join(i["devices"]), size(sum(i["memory"]["reserved"].values())) if i["memory"]["reserved"] else None, i["in_flight"],
             i["queued"], i["pid"], seconds(i["progress"]["elapsed_s"]), first_line(i["reason"], 60),
         )
         for i in instances
     ]  # fmt: skip
     columns = ("model", "state", "devices", "memory", "running", "waiting", "pid", "for", "reason")
-    print_table(columns, rows, "No engine runs. `vllm-mm ls` shows the models, `vllm-mm load MODEL` starts one.")
+    empty = "No engine runs. `vllm-mm ls` shows the models, `vllm-mm load MODEL` starts one."
+    return table(columns, rows, empty, terminal_width(), coloured=coloured())
 
 
 def ls(context: typer.Context, json: Json = False) -> None:
@@ -63,7 +93,7 @@ def ls(context: typer.Context, json: Json = False) -> None:
         return
     rows = [
         (
-            m["id"], m["engine"], _state(m["instance"]) if m["instance"] else "stopped",
+            m["id"], m["engine"], state_of(m["instance"]) if m["instance"] else "stopped",
             f"{size(m['footprint']['per_device'])} ({m['footprint']['source']})", "pinned" if m["pinned"] else "",
             m["source"], ", ".join(m["aliases"]),
         )
@@ -91,7 +121,7 @@ def show(context: typer.Context, model: Model, json: Json = False) -> None:
     for told in footprint["notes"]:
         typer.echo(f"  note: {told}")
     if instance is not None:
-        typer.echo(f"state: {_state(instance)} since {clock(instance['since'])}")
+        typer.echo(f"state: {state_of(instance)} since {clock(instance['since'])}")
         for name in ("reason", "pid", "in_flight", "queued", "failures"):
             if instance[name]:
                 typer.echo(f"{name}: {instance[name]}")
@@ -124,12 +154,12 @@ def _not_loaded(server: Server, before: Mapping[str, Any] | None, instance: Mapp
     model = instance["model"]
     if instance["pending"]:
         why = f", {instance['reason'].rstrip('.')}" if instance["reason"] else ""
-        fail(f"{model} is not ready after {seconds(timeout)}: {_state(instance)}{why}. {_goes_on(model)}")
+        fail(f"{model} is not ready after {seconds(timeout)}: {state_of(instance)}{why}. {_goes_on(model)}")
     if _had_an_engine(before, instance):
         with server.stream("GET", model_path(model, "logs"), params={"tail": 20}) as answer:
             for line in answer.iter_lines():
                 typer.echo(f"  {line}", err=True)
-    fail(f"{model} was not loaded: {_state(instance)}: {instance['reason'] or 'somebody stopped it'}")
+    fail(f"{model} was not loaded: {state_of(instance)}: {instance['reason'] or 'somebody stopped it'}")
 
 
 def _had_an_engine(before: Mapping[str, Any] | None, instance: Mapping[str, Any]) -> bool:
@@ -258,9 +288,9 @@ def _act(
         print_json(instance)
     else:
         pinned = ", pinned" if instance["pinned"] else ""
-        typer.echo(f"{instance['model']}: {_state(instance)}{pinned}")
+        typer.echo(f"{instance['model']}: {state_of(instance)}{pinned}")
     if wait is not None and goal is not None and instance["state"] not in goal:
-        fail(f"{instance['model']} is {_state(instance)}: {instance['reason'] or 'no reason was given'}")
+        fail(f"{instance['model']} is {state_of(instance)}: {instance['reason'] or 'no reason was given'}")
 
 
 def logs(
@@ -268,9 +298,14 @@ def logs(
     model: Model,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, over restarts too.")] = False,
     tail: Annotated[int, typer.Option("--tail", "-n", min=0, max=2000, help="Lines to begin with.")] = 200,
+    search: Annotated[str | None, typer.Option("--search", "-s", help="Only lines with this in them.")] = None,
+    level: Annotated[
+        str | None, typer.Option("--level", help="Only debug, info, warning, error or critical, and above.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", help="Only lines of the last while, such as 10m.")] = None,
 ) -> None:
     """Print the log of a model's engine: the one that runs, or the last."""
-    params = {"tail": tail, "follow": follow}
+    params = {"tail": tail, "follow": follow, "search": search, "level": level, "since": since}
     with the_server(context).stream("GET", model_path(model, "logs"), params=params, accept="text/plain") as answer:
         for line in answer.iter_lines():
             typer.echo(line)
@@ -347,7 +382,7 @@ def put(body: dict[str, Any], setting: str) -> None:
         fail(f"--set {key}: {error}", Exit.USAGE)
 
 
-def _state(instance: Mapping[str, Any]) -> str:
+def state_of(instance: Mapping[str, Any]) -> str:
     """`starting (weights 45%)`."""
     progress = instance["progress"]
     if instance["frozen"]:

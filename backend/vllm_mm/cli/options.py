@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from vllm_mm.cli.completion import model_names
+
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
@@ -45,7 +47,7 @@ Config = Annotated[
 ]
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where the state is kept.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Model = Annotated[str, typer.Argument(help="Id or alias of a model.")]
-MaybeModel = Annotated[str | None, typer.Argument(help="Id or alias of a model.")]
+Model = Annotated[str, typer.Argument(help="Id or alias of a model.", autocompletion=model_names)]
+MaybeModel = Annotated[str | None, typer.Argument(help="Id or alias of a model.", autocompletion=model_names)]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once instead of waiting for the end.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait at most.")]

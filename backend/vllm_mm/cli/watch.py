@@ -1,6 +1,7 @@
 """`queue plan events status`: what goes on and what would happen."""
 
 import json as jsonlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("status", epilog="Example: vllm-mm status")(status)
     app.command("queue", epilog="Example: vllm-mm queue")(queue)
     app.command("plan", epilog="Example: vllm-mm plan demo, or vllm-mm plan --estimate --model ./models/llama")(plan)
+    app.command("top", epilog="Example: vllm-mm top")(top)
     app.command("events", epilog="Example: vllm-mm events --tail 20 -f")(events)
 
 
@@ -58,6 +60,15 @@ def queue(context: typer.Context, json: Json = False) -> None:
         for e in found["entries"]
     ]
     print_table(("model", "position", "waited", "eta", "key", "request", "why"), rows, "Nobody waits.")
+
+
+def top(context: typer.Context) -> None:
+    """Watch devices, models, the queue and events on one screen, and load, unload, sleep, wake or pin by a key."""
+    if not sys.stdout.isatty():
+        fail("top needs a terminal; `vllm-mm ps -w` and `vllm-mm events -f` do not", Exit.USAGE)
+    from vllm_mm.cli.top_server import run  # noqa: PLC0415  # textual takes its time
+
+    run(the_server(context))
 
 
 def plan(

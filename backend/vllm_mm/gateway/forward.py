@@ -51,7 +51,7 @@ from vllm_mm.gateway.refusals import refusal
 from vllm_mm.gateway.relay import CLIENT_GONE, Call, Relay
 from vllm_mm.gateway.rename import model_edit
 from vllm_mm.gateway.responses import ResponseRelay, Responses
-from vllm_mm.gateway.routes import CANCEL, RESPONSES
+from vllm_mm.gateway.routes import CANCEL, GETS, RESPONSES
 from vllm_mm.gateway.rules import about_streams, apply_rules
 from vllm_mm.gateway.sniff import sniff
 from vllm_mm.gateway.stall import stalled
@@ -197,7 +197,7 @@ class Gateway:
             raise call.refused
         require(key, Scope.INFER)
         if call.subject:
-            await self._look(relay, head, key)
+            await (self._ask(relay, head, key) if call.route in GETS.values() else self._look(relay, head, key))
             return
         upload = call.upload
         coding = coding_of(head.encoding)
@@ -278,6 +278,28 @@ class Gateway:
         finally:
             if comments is not None:
                 comments.stop()
+        self._answered(relay)
+
+    async def _ask(self, relay: Relay, head: Head, key: Key) -> None:
+        """A harmless GET for the model that its subject names, which is loaded for it like for any other request."""
+        call, clock = relay.call, self._now
+        relay.asked = call.subject[:200]
+        relay.spec = spec = self.leases.catalog.resolve(call.subject)
+        if not key.may_use(spec.id):
+            raise Forbidden(f"The key `{key.name}` may not use the model `{spec.id}`. Ask for a key that lists it.")
+        wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
+        ticket = Ticket(relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority))
+        relay.queued = True
+        async with self.leases.lease(ticket) as lease:
+            relay.lease = lease
+            relay.leased_at, relay.ready_at, relay.generation = lease.granted_at, lease.ready_at, lease.generation
+            try:
+                await lease.exchange(self._request(relay, head, lease), relay, on_started=relay.bind)
+            finally:
+                relay.frozen_s += lease.frozen_s(clock())
+                relay.lease = None
+        if relay.no_route:
+            raise UnknownRoute(f"The engine of {spec.id} has no {call.route.name}.")
         self._answered(relay)
 
     async def _look(self, relay: Relay, head: Head, key: Key) -> None:

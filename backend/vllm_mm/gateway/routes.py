@@ -76,6 +76,11 @@ UPLOADS: dict[bytes, Route] = {
 """Those whose body is a form with a file in it; the model is one of its fields."""
 REALTIME: Final = Route(b"/v1/realtime", LISTENS, method=b"GET")
 """A WebSocket; the model is named in its address or in its first events."""
+GETS: Final[dict[bytes, Route]] = {
+    path: Route(path, method=b"GET") for path in (b"/health", b"/ping", b"/version", b"/load", b"/props", b"/v1/models")
+}
+"""What may be asked of an engine by its model's name alone (`/upstream/{model}/...`): they change nothing, and tell nothing of
+other clients' requests."""
 _WITH_SLASH: Final = {path + b"/": route for path, route in (*ROUTES.items(), *UPLOADS.items())}
 RESPONSES: Final = ROUTES[b"/v1/responses"]
 RETRIEVE: Final = Route(b"/v1/responses/{id}", GENERATES, Form.RESPONSES, b"GET", token=b'.delta"')

@@ -43,6 +43,8 @@ class Upload:
         self._name: bytes | None = None
         self.on_fail: Callable[[MMError], None] | None = None
         """Told what is wrong with the body, wherever its request waits."""
+        self.check: Callable[[str], None] | None = None
+        """Told, if set, the model's name; raises when it may not be that one."""
 
     # The client's side
 
@@ -155,6 +157,8 @@ class Upload:
             self._check()
             await self._change()
         self._check()
+        if self.check is not None:
+            self.check(self._form.model)
         return self._form.model, self._form.stream
 
     def rename(self, name: str) -> None:

@@ -27,3 +27,9 @@ async def installation(database: Database) -> str:
         owner = await read_meta(connection, OWNER)
     assert owner is not None  # noqa: S101  # the line above put it there
     return owner
+
+
+async def known_installation(database: Database) -> str | None:
+    """The mark, if there is one already; changes nothing."""
+    async with database.read() as connection:
+        return await read_meta(connection, OWNER)

@@ -92,7 +92,8 @@ export interface paths {
         };
         /**
          * Model Logs
-         * @description The engine's log: of the launch that runs, or of the last one.
+         * @description The engine's log: of the launch that runs, or of the last one. A slow reader loses the oldest lines of its own
+         *     queue: a `dropped` event says how many (in plain text, a line).
          */
         get: operations["model_logs"];
         put?: never;
@@ -2318,6 +2319,12 @@ export interface operations {
                 follow?: boolean;
                 /** @description Lines to begin with. */
                 tail?: number;
+                /** @description Only lines with this in them, whatever the case of its letters. */
+                search?: string;
+                /** @description Only lines of this level (debug, info, warning, error, critical) or above. */
+                level?: string | null;
+                /** @description Only lines written since: Unix time, or how long ago, such as 10m. */
+                since?: string | null;
             };
             header?: never;
             path: {

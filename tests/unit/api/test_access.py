@@ -7,6 +7,7 @@ from fastapi.routing import APIRoute
 from admin_rig import ADMIN, INFER, OPERATE, READ, Admin
 
 READERS, OPERATORS, ADMINS = {READ, OPERATE, ADMIN}, {OPERATE, ADMIN}, {ADMIN}
+LISTERS = {READ, OPERATE, ADMIN, INFER}
 EVERYBODY = {READ, OPERATE, ADMIN, INFER, None}
 TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/health"): EVERYBODY,
@@ -45,7 +46,22 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/api/keys"): ADMINS,
     ("POST", "/api/keys"): ADMINS,
     ("DELETE", "/api/keys/{id}"): ADMINS,
+    # Other servers' routes (tests/compat).
+    **{
+        ("GET", path): READERS
+        for path in ("/running", "/logs", "/logs/stream", "/logs/stream/{model:path}", "/logs/streamSSE")
+    },
+    ("GET", "/unload"): OPERATORS,
+    **{("POST", path): OPERATORS for path in ("/api/models/unload", "/api/models/unload/{model:path}")},
+    ("GET", "/models"): LISTERS,
+    **{("POST", f"/models/{act}"): OPERATORS for act in ("load", "unload")},
+    **{("GET", f"{where}/{word}"): LISTERS for where in ("/api", "/ollama/api") for word in ("version", "tags")},
+    **{("GET", f"{where}/ps"): READERS for where in ("/api", "/ollama/api")},
+    **{("POST", f"{where}/show"): LISTERS for where in ("/api", "/ollama/api")},
+    **{("POST", f"{where}/{word}"): OPERATORS for where in ("/api", "/ollama/api") for word in ("generate", "chat")},
 }
+ENDLESS = {"/api/events", "/logs/stream", "/logs/streamSSE"}
+"""They do not end for who may; tests/integration/test_admin_live.py reads them."""
 
 
 def routes(api: Admin) -> set[tuple[str, str]]:
@@ -67,10 +83,10 @@ async def test_every_route_is_in_the_table(api: Admin) -> None:
 async def test_scopes(api: Admin) -> None:
     """401 without a key, 403 without the scope, and neither with it, on every route."""
     for (method, path), allowed in TABLE.items():
-        url = path.replace("{id:path}", "nope/none").replace("{id}", "nope")
+        url = path.replace("{id:path}", "nope/none").replace("{model:path}", "nope").replace("{id}", "nope")
         for secret in (None, INFER, READ, OPERATE, ADMIN, "mm-wrong"):
-            if path == "/api/events" and secret in READERS:
-                continue  # it does not end; tests/integration/test_admin_live.py reads it
+            if path in ENDLESS and secret in READERS:
+                continue
             async with api.as_(secret) as client:
                 answer = await client.request(method, url)
             if secret in allowed or allowed is EVERYBODY:

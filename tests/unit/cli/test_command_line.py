@@ -2,11 +2,15 @@
 
 import contextlib
 import json
+import os
+import re
+import shlex
 import socket
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -44,7 +48,7 @@ def test_the_contract_names_these_commands() -> None:
     assert {" ".join(path) for path in all_commands()} >= {
         "serve", "run", "ps", "ls", "show", "load", "unload", "restart", "sleep", "wake", "pin", "unpin", "drain", "undrain", "reset", "logs", "queue",
         "plan", "events", "keys create", "keys ls", "keys revoke", "add", "rm", "validate", "config show",
-        "config schema", "doctor", "sim", "db upgrade", "db backup", "version",
+        "config schema", "doctor", "sim", "db upgrade", "db backup", "version", "bench", "top", "import llama-swap",
     }  # fmt: skip
 
 
@@ -54,6 +58,45 @@ def test_every_command_has_help_with_an_example(cli: Cli, path: tuple[str, ...])
     result = cli.now(*path, "--help")
     assert result.exit_code == 0
     assert f"Example: vllm-mm {' '.join(path)}" in result.output
+
+
+def parse(command: Any, words: list[str], parent: Any = None, name: str = "vllm-mm") -> None:
+    """As a run of it would, down to the command itself, which does not run. Raises click's errors."""
+    context = command.make_context(name, words, parent=parent)
+    if hasattr(command, "commands"):
+        rest = [*context._protected_args, *context.args]
+        found, inner, rest = command.resolve_command(context, rest)
+        parse(inner, rest, context, found)
+
+
+@pytest.mark.parametrize("path", [p for p in all_commands() if p != ("sim",)], ids=" ".join)
+def test_every_example_is_a_command_that_there_is(cli: Cli, path: tuple[str, ...]) -> None:
+    """With options that it has. What follows a `>` or a comma is the shell's, or another example."""
+    command = typer.main.get_command(cli.app())
+    shown = command
+    for name in path:
+        shown = shown.commands[name]  # type: ignore[attr-defined]
+    examples = [e.partition(" > ")[0] for e in re.findall(r"vllm-mm ((?:[^,]|,(?! or ))+)", shown.epilog or "")]
+    assert examples
+    for example in examples:
+        parse(command, shlex.split(example))
+
+
+def test_a_shell_completes_commands_options_and_models(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of models come from the server; without one nothing is offered, and nothing is printed in the way."""
+    script = Path(sys.executable).with_name("vllm-mm")
+
+    def offered(words: str) -> list[str]:
+        count = len(words.split(" ")) - 1
+        env = {**os.environ, "_VLLM_MM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count)}
+        env |= {"VLLM_MM_URL": "http://127.0.0.1:1"}
+        done = subprocess.run([str(script)], env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert offered("vllm-mm ev") == ["events"]
+    assert "--follow" in offered("vllm-mm events --fo")
+    assert offered("vllm-mm load de") == []
 
 
 def test_the_simulator_answers_its_own_help() -> None:
@@ -304,11 +347,11 @@ def test_doctor_finds_nothing_wrong_with_simulated_models(cli: Cli) -> None:
     assert code == 0, found
     assert set(found) == {
         "configuration", "engines", "device sim0", "sockets", "memory", "disk data", "disk cache", "open files", "kernel",
-        "port", "access", "database",
+        "port", "access", "database", "orphans",
     }  # fmt: skip
     assert sorted(p.name for p in cli.cwd.iterdir()) == ["vllm-mm.yaml"]
     text = cli.now("doctor").output
-    assert "12 checks, 0 failed" in text
+    assert "13 checks, 0 failed" in text
 
 
 def test_doctor_says_what_to_do(cli: Cli) -> None:

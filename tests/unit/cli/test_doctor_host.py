@@ -1,0 +1,128 @@
+"""What `doctor` says of the machine: driver, environments, processes of an earlier server."""
+
+import asyncio
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from admin_rig import blank_database, settings
+from vllm_mm.cli import checks, doctor_host
+from vllm_mm.cli.checks import Status
+from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.engine.devices.gpus import DriverMissingError
+from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE
+from vllm_mm.store.database import Database
+from vllm_mm.store.meta import installation, known_installation
+
+
+def machine(tmp_path: Path, *, card: bool, driver: str | None) -> tuple[Path, Path]:
+    """The two places that are looked at."""
+    devices = tmp_path / "pci" / "0000:01:00.0"
+    devices.mkdir(parents=True)
+    (devices / "class").write_text("0x030200\n" if card else "0x020000\n")
+    (devices / "vendor").write_text("0x10de\n")
+    version = tmp_path / "version"
+    if driver is not None:
+        version.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Wed Nov  1 2026\n")
+    return tmp_path / "pci", version
+
+
+def dead() -> object:
+    raise DriverMissingError("no NVIDIA driver answers (Driver/library version mismatch)")
+
+
+@pytest.mark.parametrize(
+    ("card", "driver", "answers", "status", "told"),
+    [
+        (False, None, True, Status.OK, "no NVIDIA GPU here"),
+        (True, None, True, Status.WARN, "1 NVIDIA GPU and no driver"),
+        (True, "550.54.15", True, Status.OK, "NVIDIA driver 550.54.15"),
+        (True, "550.54.15", False, Status.FAIL, "version mismatch"),
+    ],
+)
+def test_the_driver_of_the_gpu(
+    card: bool, driver: str | None, answers: bool, status: Status, told: str, tmp_path: Path
+) -> None:
+    """There, and of one mind with its library; else with what to do."""
+    finding = doctor_host.gpu_driver(*machine(tmp_path, card=card, driver=driver), lambda: None if answers else dead())
+    assert (finding.status, told in finding.detail) == (status, True), finding
+    assert bool(finding.advice) == (status is not Status.OK)
+
+
+def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_environments_are_found_where_people_make_them(tmp_path: Path) -> None:
+    """conda's, also those that only its list knows; a folder of a project; the one that is active."""
+    home, cwd = tmp_path / "home", tmp_path / "work"
+    cwd.mkdir()
+    there = {
+        program(home / "miniconda3" / "envs" / "llm" / "bin" / "vllm"),
+        program(home / "project" / ".venv" / "bin" / "vllm"),
+        program(tmp_path / "elsewhere" / "bin" / "vllm"),
+        program(tmp_path / "active" / "bin" / "vllm"),
+        program(cwd / ".venv" / "bin" / "vllm"),
+    }
+    (home / ".conda").mkdir()
+    (home / ".conda" / "environments.txt").write_text(f"{tmp_path / 'elsewhere'}\n\n")
+    environ = {"HOME": str(home), "VIRTUAL_ENV": str(tmp_path / "active")}
+    assert {p for p in doctor_host.environments(environ, cwd) if p.is_relative_to(tmp_path)} == there
+
+
+def test_a_model_that_misses_vllm_is_told_where_there_is_one(tmp_path: Path) -> None:
+    """As the setting that uses it. One that is used is not told again."""
+    found = program(tmp_path / "venv" / "bin" / "vllm")
+    environ = {"HOME": str(tmp_path)}
+    (finding,) = doctor_host.other_environments(True, [], environ, tmp_path)
+    assert (finding.status, f"`executable: {found}`" in finding.advice) == (Status.WARN, True)
+    (finding,) = doctor_host.other_environments(False, [], environ, tmp_path)
+    assert (finding.status, finding.advice) == (Status.OK, "")
+    assert [
+        f for f in doctor_host.other_environments(False, [found], environ, tmp_path) if str(tmp_path) in f.detail
+    ] == []
+
+
+def test_an_environment_that_was_moved_is_broken(tmp_path: Path) -> None:
+    """Its program is there, and the interpreter that it names is not."""
+    moved = program(tmp_path / "bin" / "vllm", f"#!{tmp_path}/gone/bin/python3\n")
+    (finding,) = checks.engines(Catalog([ModelSpec("m", executable=str(moved))]), "/usr/bin")
+    assert (finding.status, "gone/bin/python3, which is not there" in finding.detail) == (Status.FAIL, True)
+    assert "make that environment again" in finding.advice
+
+
+async def test_engines_that_no_server_owns_are_told(tmp_path: Path) -> None:
+    """With their pids, and what to do; those of a running server, of another installation, or none, are well."""
+    configured = settings(tmp_path)
+    assert (await asyncio.to_thread(doctor_host.orphans, configured)).detail == "no server has run here before"
+    configured.paths.data_dir.mkdir()
+    (configured.paths.data_dir / "state.db").write_bytes(await blank_database(tmp_path))
+    database = Database(configured.database_url)
+    assert await known_installation(database) is None
+    owner = await installation(database)
+    assert await known_installation(database) == owner
+    await database.close()
+    assert (await asyncio.to_thread(doctor_host.orphans, configured)).detail == "none"
+    marks = {**os.environ, OWNER_VARIABLE: owner, LAUNCH_VARIABLE: "token"}
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as engine:
+        assert engine.stdout is not None
+        engine.stdout.readline()
+        finding = await asyncio.to_thread(doctor_host.orphans, configured)
+        assert (finding.status, f"kill {engine.pid}" in finding.advice) == (Status.WARN, True), finding
+        lock = os.open(configured.paths.data_dir / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        finding = await asyncio.to_thread(doctor_host.orphans, configured)
+        os.close(lock)
+        assert (finding.status, "the running server's" in finding.detail) == (Status.OK, True), finding
+        engine.kill()
