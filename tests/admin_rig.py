@@ -18,15 +18,18 @@ from vllm_mm.api.app import create_app
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock, RealClock
+from vllm_mm.control.configuration import CheckArguments, Configuration, no_check
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
+from vllm_mm.control.in_force import InForce
+from vllm_mm.control.profiles import Profiles
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.domain.keys import Key, Scope, digest
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.identity import Keyring
-from vllm_mm.settings import Settings, load
+from vllm_mm.settings import Settings, load, load_with_places
 from vllm_mm.store import migrate
 from vllm_mm.store.audit import Audit
 from vllm_mm.store.database import Database
@@ -35,6 +38,7 @@ from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.models import Models
+from vllm_mm.store.profiles import ActiveProfileStore
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
 
@@ -97,10 +101,17 @@ async def blank_database(tmp: Path) -> bytes:
 
 @contextlib.asynccontextmanager
 async def admin(
-    tmp: Path, *specs: ModelSpec, engines: Mapping[str, Any] | None = None, clock: Clock | None = None, **changes: Any
+    tmp: Path,
+    *specs: ModelSpec,
+    engines: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+    check: CheckArguments = no_check,
+    **changes: Any,
 ) -> AsyncIterator[Admin]:
-    """`engines`: what `fakes_engine.world` takes; `changes`: settings by dotted key."""
-    configured = settings(tmp, **changes)
+    """`engines`: what `fakes_engine.world` takes; `check`: what engines say of arguments; `changes`: settings by dotted key."""
+    overrides = {"paths.data_dir": str(tmp / "data"), **changes}
+    loaded = load_with_places(overrides=overrides, cwd=tmp)
+    configured = loaded.settings
     configured.paths.data_dir.mkdir()
     (configured.paths.data_dir / "state.db").write_bytes(await blank_database(tmp))
     database = Database(configured.database_url)
@@ -114,10 +125,23 @@ async def admin(
             return journal.emit(kind, **rest)
 
         it.journal.emit = emit  # type: ignore[method-assign]
+        in_force, stored = InForce(it.manager, configured), Models(database)
         services = Services(
             manager=it.manager,
             queue=it.queue,
-            declarations=Declarations(it.manager, it.queue, Models(database), configured, RealClock()),
+            in_force=in_force,
+            configuration=Configuration(
+                loaded,
+                lambda: load_with_places(overrides=overrides, cwd=tmp),
+                in_force,
+                it.manager,
+                stored,
+                it.journal,
+                it.clock,
+                check,
+            ),
+            declarations=Declarations(in_force, it.manager, it.queue, stored, RealClock(), check),
+            profiles=Profiles(in_force, it.manager, ActiveProfileStore(database), it.journal, it.clock, None),
             journal=journal,
             launches=Launches(database, RealClock()),
             ledger=Ledger(database),

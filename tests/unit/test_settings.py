@@ -542,7 +542,7 @@ def test_no_model_ids(home: Path, bad: str) -> None:
         ("server: {port: 70000}", "server.port: 70000 is too big; at most 65535"),
         ("server: 8000", "server: expected a mapping, not 8000"),
         ("models: [a]", "models: expected a mapping"),
-        ("totally_other: 1", "totally_other: unknown key; known are auth, captures, cors,"),
+        ("totally_other: 1", "totally_other: unknown key; known are auth, captures, config, cors,"),
         ("models: {a: {env: {'': x}}}", 'models.a.env[""]: a variable needs a name'),
         ("models: {a: {env: {'A=B': x}}}", 'models.a.env["A=B"]: the name of a variable cannot contain `=`'),
         ('models: {a: {env: {"A\\0": x}}}', 'models.a.env["A\\u0000"]: the name of a variable cannot contain a NUL'),

@@ -16,6 +16,8 @@ def problems(the: Services) -> list[str]:
 def alerts(the: Services) -> list[str]:
     """The problems of the server, and of single models."""
     found = problems(the)
+    if (refused := the.configuration.problem()) is not None:
+        found.append(refused)
     found += the.manager.device_alerts.standing(the.manager.ledger)
     now = the.clock.now()
     for instance in the.manager.instances():

@@ -18,6 +18,7 @@ from vllm_mm.api import (
     auditing,
     cancel,
     captures,
+    config,
     dashboard,
     device_leases,
     health,
@@ -25,6 +26,7 @@ from vllm_mm.api import (
     launchers,
     live,
     models,
+    profiles,
     usage,
 )
 from vllm_mm.api.bodies import JsonBodies, sent_as
@@ -76,6 +78,8 @@ def create_app(services: Services) -> FastAPI:
         usage,
         llama_cpp,
         ollama,
+        config,
+        profiles,
     ):
         # Not include_router: that builds each route a second time, at its first request and on the event loop (half a second).
         app.router.routes.extend(part.router.routes)

@@ -11,8 +11,11 @@ from fastapi.routing import APIRoute
 
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.clock import Clock
+from vllm_mm.control.configuration import Configuration
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
+from vllm_mm.control.in_force import InForce
+from vllm_mm.control.profiles import Profiles
 from vllm_mm.control.readahead import ReadAheadView
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.domain.errors import Forbidden
@@ -51,7 +54,10 @@ class Services:
 
     manager: ProcessManager
     queue: InferenceQueue
+    in_force: InForce
+    configuration: Configuration
     declarations: Declarations
+    profiles: Profiles
     journal: Journal
     launches: Launches
     ledger: Ledger

@@ -33,6 +33,13 @@ class KeyIn(BaseModel):
     """Seconds until it ends by itself; null means never."""
 
 
+class CopyIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    id: str = Field(min_length=1, max_length=200)
+    """The id of the new model."""
+
+
 def _declaration_schema() -> dict[str, Any]:
     """ModelConfig's schema in one piece: OpenAPI keeps its definitions elsewhere."""
     document = ModelConfig.model_json_schema()

@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 
 from vllm_mm.api import present
 from vllm_mm.api.auditing import AuditedRoute
+from vllm_mm.api.change_schemas import DryRunOut
+from vllm_mm.api.config import DryRun
 from vllm_mm.api.dependencies import Admin, Operator, Reader, Services, The, Wait, cause, operation_id, resolve
-from vllm_mm.api.inputs import Declaration, NewModel
+from vllm_mm.api.inputs import CopyIn, Declaration, NewModel
 from vllm_mm.api.schemas import (
     REFUSALS,
     DeletedOut,
@@ -24,10 +26,12 @@ from vllm_mm.api.schemas import (
     StartOut,
 )
 from vllm_mm.api.settling import settled
-from vllm_mm.control.declarations import declared_id
+from vllm_mm.control.declarations import Declared, declared_id
+from vllm_mm.domain.changes import version
 from vllm_mm.domain.errors import BadRequest, Conflict, UnknownRoute
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.manager import ProcessManager
 
 router = APIRouter(
@@ -38,6 +42,10 @@ router = APIRouter(
     responses=REFUSALS,
 )
 
+IfMatch = Annotated[
+    str | None,
+    Header(description="The ETag of the declaration that was seen; 412 when it is another by now.", max_length=200),
+]
 Act = Callable[[ProcessManager, str, str], Awaitable[None]]
 
 
@@ -74,12 +82,39 @@ async def list_models(the: The, key: Reader) -> list[ModelOut]:
     return [_shown(the, key, spec.id) for spec in the.manager.catalog]
 
 
-@router.post("", name="create_model", status_code=201)
-async def create_model(the: The, key: Admin, body: NewModel) -> ModelOut:
+@router.post(
+    "",
+    name="create_model",
+    status_code=201,
+    responses={200: {"model": DryRunOut, "description": "What it would do, with `dry_run`."}},
+)
+async def create_model(
+    the: The, key: Admin, body: NewModel, response: Response, dry_run: DryRun = False
+) -> ModelOut | DryRunOut:
     """Make a model. It is kept in the database and can be used at once."""
     model_id, declaration = declared_id(body)
-    spec = await the.declarations.create(model_id, declaration, cause(key))
-    return _shown(the, key, spec.id)
+    found = await the.declarations.create(model_id, declaration, cause(key), dry_run=dry_run)
+    return _declared(the, key, response, found, dry_run=dry_run)
+
+
+@router.post(
+    "/{id:path}/copy",
+    name="copy_model",
+    status_code=201,
+    responses={200: {"model": DryRunOut, "description": "What it would do, with `dry_run`."}},
+)
+async def copy_model(
+    the: The,
+    key: Admin,
+    id: str,  # noqa: A002  # the path's name
+    body: CopyIn,
+    response: Response,
+    dry_run: DryRun = False,
+) -> ModelOut | DryRunOut:
+    """Make a model of another one, of the configuration file or not, that can be changed over the API. It has the same declaration but
+    for aliases and LoRA adapters, whose names the other one keeps."""
+    found = await the.declarations.copy(id, body.id, cause(key), dry_run=dry_run)
+    return _declared(the, key, response, found, dry_run=dry_run)
 
 
 def _add_act(name: str, act: Act, summary: str) -> None:
@@ -144,7 +179,7 @@ async def model_history(
 
 
 @router.get("/{id:path}", name="get_model")
-async def get_model(the: The, key: Reader, id: str) -> ModelOut:  # noqa: A002  # the path's name
+async def get_model(the: The, key: Reader, id: str, response: Response) -> ModelOut:  # noqa: A002  # the path's name
     """One model, by id or alias."""
     model, _, word = id.rpartition("/")
     names = the.manager.catalog.names()
@@ -152,32 +187,82 @@ async def get_model(the: The, key: Reader, id: str) -> ModelOut:  # noqa: A002  
         if word in ACTS or word == "stop":
             raise UnknownRoute(f"`{word}` is an act: POST /api/models/{model}/{word}.")
         raise UnknownRoute(f"There is nothing called `{word}` below /api/models/{model}; there are history and logs.")
-    return _shown(the, key, resolve(the, id).id)
+    spec = resolve(the, id)
+    response.headers["ETag"] = _tag(the.in_force.declared.get(spec.id) or spec)
+    return _shown(the, key, spec.id)
 
 
 @router.put("/{id:path}", name="replace_model")
-async def replace_model(the: The, key: Admin, id: str, body: Declaration) -> ModelOut:  # noqa: A002  # the path's name
+async def replace_model(
+    the: The,
+    key: Admin,
+    id: str,  # noqa: A002  # the path's name
+    body: Declaration,
+    response: Response,
+    dry_run: DryRun = False,
+    if_match: IfMatch = None,
+) -> ModelOut | DryRunOut:
     """Another declaration for a model made over the API; an engine that no longer fits it is drained and started again."""
-    spec = await the.declarations.replace(id, _body(id, body), cause(key))
-    return _shown(the, key, spec.id)
+    match = _version(if_match)
+    found = await the.declarations.replace(id, _body(id, body), cause(key), match=match, dry_run=dry_run)
+    return _declared(the, key, response, found, dry_run=dry_run)
 
 
 @router.patch("/{id:path}", name="change_model")
-async def change_model(the: The, key: Admin, id: str, body: Declaration) -> ModelOut:  # noqa: A002  # the path's name
+async def change_model(
+    the: The,
+    key: Admin,
+    id: str,  # noqa: A002  # the path's name
+    body: Declaration,
+    response: Response,
+    dry_run: DryRun = False,
+    if_match: IfMatch = None,
+) -> ModelOut | DryRunOut:
     """Changes to a model made over the API, merged as RFC 7396 says: null takes a key away."""
-    spec = await the.declarations.patch(id, _body(id, body), cause(key))
-    return _shown(the, key, spec.id)
+    match = _version(if_match)
+    found = await the.declarations.patch(id, _body(id, body), cause(key), match=match, dry_run=dry_run)
+    return _declared(the, key, response, found, dry_run=dry_run)
 
 
 @router.delete("/{id:path}", name="delete_model")
-async def delete_model(the: The, key: Admin, id: str, wait: Wait = None) -> DeletedOut:  # noqa: A002  # the path's name
+async def delete_model(
+    the: The,
+    key: Admin,
+    id: str,  # noqa: A002  # the path's name
+    wait: Wait = None,
+    dry_run: DryRun = False,
+    if_match: IfMatch = None,
+) -> DeletedOut | DryRunOut:
     """Take away a model made over the API: nobody can ask for it any more, and what runs is let finish."""
-    spec = await the.declarations.remove(id, cause(key))
+    found = await the.declarations.remove(id, cause(key), match=_version(if_match), dry_run=dry_run)
+    spec = found.spec
+    if dry_run:
+        return DryRunOut(change=present.change(found.change), footprint=None, notes=[])
     if not present.has_run(the.manager, spec.id):
         return DeletedOut(id=spec.id, instance=None)
     if wait:
         await settled(the, spec.id, wait)
     return DeletedOut(id=spec.id, instance=present.instance(the.manager, spec.id))
+
+
+def _declared(the: Services, key: Key, response: Response, found: Declared, *, dry_run: bool) -> ModelOut | DryRunOut:
+    if dry_run:
+        response.status_code = 200
+        footprint = present.footprint(the.manager.footprint(found.spec))
+        return DryRunOut(change=present.change(found.change), footprint=footprint, notes=list(found.notes))
+    response.headers["ETag"] = _tag(found.spec)
+    return _shown(the, key, found.spec.id)
+
+
+def _tag(spec: ModelSpec) -> str:
+    return f'"{version(spec)}"'
+
+
+def _version(if_match: str | None) -> str | None:
+    """The version of an If-Match header; None where any will do (RFC 9110, 13.1.1)."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    return if_match.strip().removeprefix("W/").strip('"')
 
 
 def _body(model_id: str, body: dict[str, Any]) -> dict[str, Any]:

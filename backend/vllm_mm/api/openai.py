@@ -151,9 +151,8 @@ class OpenAIApp:
     def _models(self, key: Key) -> bytes:
         items = [
             self._item(name, spec)
-            for spec in self._gateway.leases.catalog
+            for name, spec in self._gateway.leases.catalog.names().items()
             if key.may_use(spec.id)
-            for name in (*spec.served_names, *spec.lora)
         ]
         return msgspec.json.encode({"object": "list", "data": items})
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from vllm_mm.api.change_schemas import FieldChangeOut, ModelChangeOut
 from vllm_mm.api.plan_schemas import PlanOut, StoppedOut, VictimOut
 from vllm_mm.api.schemas import (
     AccuracyOut,
@@ -28,6 +29,7 @@ from vllm_mm.api.schemas import (
     StartLimitsOut,
 )
 from vllm_mm.control.plan import Plan
+from vllm_mm.domain.changes import ModelChange
 from vllm_mm.domain.device_leases import DeviceLease
 from vllm_mm.domain.estimates import Accuracy
 from vllm_mm.domain.footprint import Footprint
@@ -119,6 +121,19 @@ def _request_rules(spec: ModelSpec) -> dict[str, list[RequestRuleOut]]:
 
 def _masked(env: Mapping[str, str]) -> dict[str, str]:
     return {name: HIDDEN if value and _SECRET.search(name) else value for name, value in env.items()}
+
+
+def change(found: ModelChange) -> ModelChangeOut:
+    """Values of keys that look like secrets are hidden."""
+    shown = [
+        FieldChangeOut(key=f.key, before=_hidden(f.key, f.before), after=_hidden(f.key, f.after)) for f in found.fields
+    ]
+    return ModelChangeOut(model=found.model, effect=found.effect, text=found.text, fields=shown)
+
+
+def _hidden(key: str, value: object) -> object:
+    section, _, name = key.partition(".")
+    return HIDDEN if section in {"env", "args"} and value and _SECRET.search(name.replace("-", "_")) else value
 
 
 def footprint(found: Footprint) -> FootprintOut:

@@ -9,11 +9,13 @@ from vllm_mm.cli import (
     bench,
     chat,
     database,
+    declarations,
     devices,
     doctor,
     importing,
     keys,
     models,
+    profiles,
     requests,
     serving,
     settings,
@@ -56,9 +58,11 @@ def build(serve: Serve) -> typer.Typer:
     chat.add_to(app)
     bench.add_to(app)
     models.add_to(app)
+    declarations.add_to(app)
     watch.add_to(app)
     devices.add_to(app)
     app.add_typer(keys.app(), name="keys")
+    app.add_typer(profiles.app(), name="profile")
     app.add_typer(requests.app(), name="requests")
     usage.add_to(app)
     audit.add_to(app)

@@ -23,7 +23,7 @@ def of_model(server: Server, model: str, *, json: bool) -> None:
 
 def of_folder(model: str, changes: Sequence[str], *, cpu: bool, json: bool) -> None:
     """Of a folder (or of an id in the cache of Hugging Face), without a server. `changes` as in a declaration."""
-    from vllm_mm.cli.models import put  # noqa: PLC0415  # with what follows: only this command needs it
+    from vllm_mm.cli.declarations import put  # noqa: PLC0415  # with what follows: only this command needs it
     from vllm_mm.control.declared import spec_from_api  # noqa: PLC0415  # as above
     from vllm_mm.domain.errors import BadRequest  # noqa: PLC0415  # as above
     from vllm_mm.domain.specs import GIB  # noqa: PLC0415  # as above

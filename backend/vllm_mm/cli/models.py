@@ -1,9 +1,8 @@
-"""`ps ls show load unload restart sleep wake pin unpin drain undrain reset logs add rm`: models and their engines."""
+"""`ps ls show load unload restart sleep wake pin unpin drain undrain reset logs`: models and their engines."""
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -47,8 +46,6 @@ def add_to(app: typer.Typer) -> None:
     app.command("undrain", epilog="Example: vllm-mm undrain demo")(undrain)
     app.command("reset", epilog="Example: vllm-mm reset demo")(reset)
     app.command("logs", epilog="Example: vllm-mm logs demo --tail 50 -f")(logs)
-    app.command("add", epilog="Example: vllm-mm add tiny --engine sim --set sim.weights=1GiB")(add)
-    app.command("rm", epilog="Example: vllm-mm rm tiny")(rm)
 
 
 def ps(
@@ -309,77 +306,6 @@ def logs(
     with the_server(context).stream("GET", model_path(model, "logs"), params=params, accept="text/plain") as answer:
         for line in answer.iter_lines():
             typer.echo(line)
-
-
-def add(
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="The id that clients will use.")],
-    load_: Annotated[
-        str | None, typer.Option("--model", help="What the engine loads: a Hugging Face id or a folder.")
-    ] = None,
-    engine: Annotated[str | None, typer.Option(help="vllm, sim or command.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other key, such as args.max-model-len=8192; may be repeated.")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A declaration as in the configuration file, without its id.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Make a model over the API; it is kept in the server's database."""
-    body: dict[str, Any] = _read(file) if file is not None else {}
-    body |= {name: value for name, value in (("model", load_), ("engine", engine)) if value is not None}
-    for setting in settings or ():
-        put(body, setting)
-    made = the_server(context).call("POST", "/api/models", json={**body, "id": model})
-    if json:
-        print_json(made)
-    else:
-        typer.echo(f"{made['id']}: made. `vllm-mm load {made['id']}` starts it.")
-
-
-def rm(context: typer.Context, model: Model, no_wait: NoWait = False, json: Json = False) -> None:
-    """Take away a model that was made over the API; what runs is let finish."""
-    wait = None if no_wait else WAIT
-    gone = the_server(context).call("DELETE", model_path(model), params={"wait": wait}, wait=wait or 0.0)
-    if json:
-        print_json(gone)
-    else:
-        typer.echo(f"{gone['id']}: removed")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415  # only here
-
-    try:
-        value = yaml.safe_load(file.read_text())
-    except OSError as error:
-        fail(f"{file} cannot be read: {error.strerror}", Exit.USAGE)
-    except yaml.YAMLError as error:
-        fail(f"{file} is not YAML: {error}", Exit.USAGE)
-    if not isinstance(value, dict):
-        fail(f"{file} has to be a mapping, such as `engine: sim`", Exit.USAGE)
-    return cast("dict[str, Any]", value)
-
-
-def put(body: dict[str, Any], setting: str) -> None:
-    """`a.b=value` into nested mappings; the value is read as YAML."""
-    import yaml  # noqa: PLC0415  # only here
-
-    key, mark, text = setting.partition("=")
-    if not mark or not key:
-        fail(f"--set wants KEY=VALUE, not {setting!r}", Exit.USAGE)
-    *sections, name = key.split(".")
-    place = body
-    for section in sections:
-        inner = place.setdefault(section, {})
-        if not isinstance(inner, dict):
-            fail(f"--set {key}: `{section}` has a value already", Exit.USAGE)
-        place = cast("dict[str, Any]", inner)
-    try:
-        place[name] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        fail(f"--set {key}: {error}", Exit.USAGE)
 
 
 def state_of(instance: Mapping[str, Any]) -> str:

@@ -51,3 +51,4 @@ Model = Annotated[str, typer.Argument(help="Id or alias of a model.", autocomple
 MaybeModel = Annotated[str | None, typer.Argument(help="Id or alias of a model.", autocompletion=model_names)]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once instead of waiting for the end.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait at most.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and say what would change; change nothing.")]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vllm_mm.cli.models import put
+from vllm_mm.cli.declarations import put
 from vllm_mm.cli.options import Config, DataDir, Json, Serve, ServeOptions
 from vllm_mm.cli.output import print_json
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from vllm_mm.domain import schedules
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import BadRequest, ConfigError
+from vllm_mm.domain.profiles import Profile
 from vllm_mm.domain.request_rules import Level, RuleSet, rule_set
 from vllm_mm.domain.specs import (
     DeviceWish,
@@ -20,7 +22,7 @@ from vllm_mm.domain.specs import (
     Task,
 )
 from vllm_mm.domain.usage import Price
-from vllm_mm.settings import DefaultsConfig, ModelConfig, Section, Settings, SettingsError, parse_model
+from vllm_mm.settings import DefaultsConfig, ModelConfig, ProfileConfig, Section, Settings, SettingsError, parse_model
 from vllm_mm.settings.models import LoraConfig, RequestRulesConfig
 
 
@@ -63,6 +65,11 @@ def spec(model_id: str, model: ModelConfig, defaults: DefaultsConfig, source: So
         price=None if model.price is None else Price(**model.price.model_dump()),
         source=source,
     )
+
+
+def profile(name: str, said: ProfileConfig) -> Profile:
+    """A profile of the configuration."""
+    return Profile(name, said.pins, said.preloads, dict(said.aliases), tuple(schedules.parse(t) for t in said.schedule))
 
 
 def catalog(settings: Settings, stored: Mapping[str, Mapping[str, Any]] | None = None) -> Catalog:

@@ -26,6 +26,11 @@ class Catalog:
                 if other is not None and other.id != spec.id:
                     raise ConfigError(f"{name!r} names both {other.id!r} and {spec.id!r}; remove it from one of them")
                 self._by_name[name] = spec
+        for spec in self._specs.values():  # they take an alias away from whoever has it, an id from nobody
+            for name in spec.nicknames:
+                if name in self._specs and name != spec.id:
+                    raise ConfigError(f"{name!r} is to be a name of {spec.id!r}, but it is the id of a model")
+                self._by_name[name] = spec
 
     def resolve(self, name: str) -> ModelSpec:
         """The spec that `name` stands for. Raises UnknownModel, naming the nearest known name."""

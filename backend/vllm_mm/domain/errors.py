@@ -110,6 +110,12 @@ class Conflict(MMError):
     code = "conflict"
 
 
+class Outdated(MMError):
+    """A change of something that somebody else has changed meanwhile; the caller has to look again first."""
+
+    code = "precondition_failed"
+
+
 class Unavailable(MMError):
     """Base of the refusals that become 503 with Retry-After."""
 

@@ -117,6 +117,13 @@ class DeviceWish:
     ids: tuple[str, ...] = ()
 
 
+def option_name(key: str) -> str:
+    """How vLLM itself calls an argument that people may write in other ways. Words after a dot are keys of a JSON option."""
+    head, dot, rest = key.lstrip("-").partition(".")
+    head = head.replace("_", "-")
+    return _SHORT.get(head, head) + dot + rest
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """Everything needed to start one model. Two specs with the same `fingerprint` start the same engine."""
@@ -164,6 +171,8 @@ class ModelSpec:
     price: Price | None = None
     """What its tokens cost; None: nothing is reckoned."""
     source: Source = Source.FILE
+    nicknames: tuple[str, ...] = ()
+    """More names that clients may use, given by a profile for as long as it is active; the engine knows nothing of them."""
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -173,12 +182,7 @@ class ModelSpec:
     @cached_property
     def arguments(self) -> Mapping[str, ArgValue]:
         """`args` by vLLM's own option names, without dashes in front. Words after a dot are keys of a JSON option."""
-        found: dict[str, ArgValue] = {}
-        for key, value in self.args.items():
-            head, dot, rest = key.lstrip("-").partition(".")
-            head = head.replace("_", "-")
-            found[_SHORT.get(head, head) + dot + rest] = value
-        return found
+        return {option_name(key): value for key, value in self.args.items()}
 
     @cached_property  # asked for in every round of the scheduler; kept in the __dict__, hence no slots
     def fingerprint(self) -> str:

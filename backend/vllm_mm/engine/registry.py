@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import UnknownModel
@@ -70,6 +70,10 @@ class Registry(ABC):
         self._sized.clear()
         self._tiers.remember(await self._tools.store.sleeps())
         self.estimator.remember(await self._tools.store.times())
+
+    async def prepare(self, specs: Iterable[ModelSpec]) -> None:
+        """Read the files of `specs` now, in a thread, so that nobody waits for it when they are declared."""
+        await asyncio.to_thread(self._footprints.prepare, tuple(specs), self.devices())
 
     def require(self, model: str) -> ModelInstance:
         """The instance, made if this is the first time. Raises UnknownModel."""

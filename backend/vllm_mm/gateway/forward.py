@@ -334,7 +334,7 @@ class Gateway:
         edits = relay.edits
         if asked != lease.engine_name and spec is not None and asked is not None and asked not in spec.lora:
             relay.rename()
-            if _knows_one_name(spec):
+            if _knows_one_name(spec) or asked in spec.nicknames:
                 if call.upload is not None:
                     call.upload.rename(lease.engine_name)
                 elif call.body:

@@ -218,7 +218,7 @@ class Realtime:
         spec, asked = session.spec, session.asked
         one_name = spec is not None and spec.engine is EngineKind.COMMAND
         if asked != lease.engine_name and spec is not None and asked not in spec.lora:
-            session.rename(lease.engine_name if one_name else None)
+            session.rename(lease.engine_name if one_name or asked in spec.nicknames else None)
         query = rest
         if one_name:  # another server may want it there
             query = "&".join(filter(None, (f"model={quote_plus(lease.engine_name)}", rest)))

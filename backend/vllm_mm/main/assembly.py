@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,10 +16,13 @@ from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control import boot, declared, rules
 from vllm_mm.control.background import Background
+from vllm_mm.control.configuration import Configuration
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.idle import IdleWatch
+from vllm_mm.control.in_force import InForce
+from vllm_mm.control.profiles import Profiles
 from vllm_mm.control.readahead import ReadAhead
 from vllm_mm.control.readings import Readings
 from vllm_mm.control.schedules import Schedules
@@ -27,6 +30,7 @@ from vllm_mm.control.warmup import Warmup
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
+from vllm_mm.engine.flags import FlagBook
 from vllm_mm.engine.guard import guarded
 from vllm_mm.engine.instance import Tools, real_channels
 from vllm_mm.engine.launchers.local import LocalLauncher, become_subreaper
@@ -42,7 +46,7 @@ from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.ports import Rules
 from vllm_mm.main.ears import Ears
-from vllm_mm.settings import Settings
+from vllm_mm.settings import Loaded, Settings
 from vllm_mm.store.audit import Audit
 from vllm_mm.store.behind import WriteBehind
 from vllm_mm.store.database import Database
@@ -53,6 +57,7 @@ from vllm_mm.store.launches import Launches
 from vllm_mm.store.meta import installation
 from vllm_mm.store.migrate import upgrade
 from vllm_mm.store.models import Models
+from vllm_mm.store.profiles import ActiveProfileStore
 from vllm_mm.store.responses import StoredResponse, StoredResponses
 from vllm_mm.store.retention import Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
@@ -84,8 +89,10 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def assemble(settings: Settings) -> AsyncGenerator[Server]:
-    """Everything but the listening socket; engines of an earlier controller are settled when it begins."""
+async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator[Server]:
+    """Everything but the listening socket; engines of an earlier controller are settled when it begins. `read` reads the
+    configuration again."""
+    settings = loaded.settings
     clock = RealClock()
     data_dir = rules.private(settings.paths.data_dir)
     migration = await upgrade(settings.database_url, data_dir / "backups" if settings.database.backup else None, clock)
@@ -125,6 +132,9 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
         queue = InferenceQueue(manager, clock, policy)
         manager.attach(queue)
         await manager.load_memory()
+        in_force = InForce(manager, settings)
+        profiles = Profiles(in_force, manager, ActiveProfileStore(database), journal, clock, settings.timezone)
+        await profiles.restore()
         adopted, swept = await boot.adopt_or_sweep(
             manager, launcher, launches, journal, adopt=settings.engines_outlive_controller
         )
@@ -204,12 +214,18 @@ async def assemble(settings: Settings) -> AsyncGenerator[Server]:
             here = gateway.cancel(request, cause)
             return (office is not None and await office.cancel(request, cause)) or here
 
+        flags = FlagBook(data_dir / "flags", places.environment, clock)
+        stack.callback(flags.close)
+        configuration = Configuration(loaded, read, in_force, manager, models, journal, clock, flags.check)
         services = Services(
-            manager=manager, queue=queue, declarations=Declarations(manager, queue, models, settings, clock), journal=journal,
+            manager=manager, queue=queue, in_force=in_force, configuration=configuration, profiles=profiles,
+            declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
             captures=captures, audit=audit, usage=usage, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
+        background.start("the configuration file", configuration.watch())
+        background.start("profiles", profiles.run())
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())
         background.start("schedules", schedules.run())

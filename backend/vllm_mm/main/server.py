@@ -19,18 +19,17 @@ from vllm_mm import __version__
 from vllm_mm.api.app import create_app
 from vllm_mm.api.protocol import hot_protocol
 from vllm_mm.cli.options import ServeOptions
-from vllm_mm.control import reload
 from vllm_mm.control.files import raise_limit
 from vllm_mm.control.shutdown import hand_over, hurry, shutdown
 from vllm_mm.domain.errors import ConfigError, MMError
 from vllm_mm.gateway.memory import settle
 from vllm_mm.main.accepting import make_protocol
 from vllm_mm.main.alone import alone
-from vllm_mm.main.assembly import Server, assemble, gateway_rules, read_catalog
+from vllm_mm.main.assembly import Server, assemble, gateway_rules
 from vllm_mm.main.logs import log_to_stderr
 from vllm_mm.main.setup import Setup
 from vllm_mm.main.workers import Workers
-from vllm_mm.settings import Settings, SettingsError, load
+from vllm_mm.settings import Loaded, Settings, SettingsError, load_with_places
 
 log = logging.getLogger("vllm_mm")
 
@@ -41,11 +40,12 @@ WORKERS_UP: Final = 60.0
 def serve(options: ServeOptions) -> int:
     """Run the server until it is told to stop; returns the exit code."""
     try:
-        settings = _settings(options)
+        loaded = _load(options)
+        settings = loaded.settings
         log_to_stderr(settings.log.level, settings.log.format)
         raise_limit(settings.limits.connections)
         with alone(settings.paths.data_dir):
-            return uvloop.run(_serve(settings, options))
+            return uvloop.run(_serve(loaded, options))
     except SettingsError as error:
         print(error, file=sys.stderr)
     except MMError as error:
@@ -60,8 +60,8 @@ def serve(options: ServeOptions) -> int:
     return 1
 
 
-def _settings(options: ServeOptions) -> Settings:
-    return load(options.config, options.overrides(), os.environ)
+def _load(options: ServeOptions) -> Loaded:
+    return load_with_places(options.config, options.overrides(), os.environ)
 
 
 class _Uvicorn(uvicorn.Server):
@@ -91,17 +91,18 @@ def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
 
 
-async def _serve(settings: Settings, options: ServeOptions) -> int:
+async def _serve(loaded: Loaded, options: ServeOptions) -> int:
+    settings = loaded.settings
     asyncio.get_running_loop().set_exception_handler(report)
     # Bound before anything else: a port that is taken must not cost an earlier controller's engines.
     with _bind(settings.server.host, settings.server.port) as listener:
         port, several = listener.getsockname()[1], settings.server
         async with (
             Workers.running(several.workers, listener, several.shutdown_grace) as workers,
-            assemble(settings) as server,
+            assemble(loaded, lambda: _load(options)) as server,
         ):
             uv = _Uvicorn(_uvicorn_config(settings, server))
-            end = _End(server, uv, workers, options)
+            end = _End(server, uv, workers)
             end.listen()
             serving = asyncio.create_task(uv.serve([listener] if workers is None else []))
             up = asyncio.create_task(uv.up.wait())
@@ -177,14 +178,13 @@ def _announce(server: Server, port: int) -> None:
 class _End:
     """SIGTERM and SIGINT end the server in order, a second one hurries; SIGUSR2 hands the engines over; SIGHUP reloads."""
 
-    def __init__(self, server: Server, uv: _Uvicorn, workers: Workers | None, options: ServeOptions) -> None:
+    def __init__(self, server: Server, uv: _Uvicorn, workers: Workers | None) -> None:
         self._server = server
         self._uv = uv
         self._workers = workers
-        self._options = options
         self._handing_over = False
         self._stopping: asyncio.Task[bool] | None = None
-        self._reloading: asyncio.Task[None] | None = None
+        self._reloads: set[asyncio.Task[None]] = set()
 
     def listen(self) -> None:
         loop = asyncio.get_running_loop()
@@ -219,20 +219,15 @@ class _End:
             self._workers.drain()
 
     def _reload(self) -> None:
-        self._reloading = asyncio.create_task(self._apply())
+        task = asyncio.create_task(self._apply())
+        self._reloads.add(task)  # the loop itself keeps no task
+        task.add_done_callback(self._reloads.discard)
 
     async def _apply(self) -> None:
         try:
-            settings = _settings(self._options)
-            catalog = await read_catalog(settings, self._server.models)
-        except (SettingsError, MMError) as error:
-            log.error("the configuration was not reloaded: %s", error)  # noqa: TRY400  # the message says it all
-            return
-        diff = await reload.apply(self._server.manager, catalog, "reload")
-        self._server.services.declarations.use(settings)
-        log.info("reloaded: %s", diff)
-        if later := reload.at_restart(self._server.settings, settings):
-            log.warning("these settings take effect when the server is started again: %s", ", ".join(later))
+            await self._server.services.configuration.reload("SIGHUP")
+        except MMError as error:
+            log.error("the configuration was not reloaded: %s", error.message)  # noqa: TRY400  # the message says it all
 
     async def finish(self) -> int:
         """After the last connection closed."""

@@ -1,6 +1,7 @@
 """The configuration: one frozen tree, made from flags, environment, file and defaults by `load`."""
 
 from vllm_mm.settings.checks import is_loopback, without_effect
+from vllm_mm.settings.effective import Effective, at_restart, effective
 from vllm_mm.settings.fields import Section
 from vllm_mm.settings.fleet import (
     DeviceConfig,
@@ -10,7 +11,7 @@ from vllm_mm.settings.fleet import (
     TimeoutsConfig,
     WarmConfig,
 )
-from vllm_mm.settings.load import find_config, key_paths, load, parse_model, schema
+from vllm_mm.settings.load import Loaded, find_config, key_paths, load, load_with_places, parse_model, schema
 from vllm_mm.settings.models import (
     DefaultsConfig,
     DeviceWishConfig,
@@ -21,6 +22,7 @@ from vllm_mm.settings.models import (
     StartConfig,
 )
 from vllm_mm.settings.nodes import Origin, Problem, SettingsError, format_path
+from vllm_mm.settings.profiles import ProfileConfig, ReloadConfig
 from vllm_mm.settings.redact import redacted
 from vllm_mm.settings.root import Settings
 from vllm_mm.settings.server import (
@@ -47,16 +49,20 @@ __all__ = [
     "DeviceConfig",
     "DeviceWishConfig",
     "Duration",
+    "Effective",
     "HostMemoryConfig",
     "IdleConfig",
     "LimitsConfig",
+    "Loaded",
     "LogConfig",
     "MetricsConfig",
     "ModelConfig",
     "Origin",
     "PathsConfig",
     "Problem",
+    "ProfileConfig",
     "QueueConfig",
+    "ReloadConfig",
     "RetentionConfig",
     "RetryConfig",
     "Section",
@@ -69,7 +75,9 @@ __all__ = [
     "SwapConfig",
     "TimeoutsConfig",
     "WarmConfig",
+    "at_restart",
     "default_data_dir",
+    "effective",
     "find_config",
     "format_duration",
     "format_path",
@@ -77,6 +85,7 @@ __all__ = [
     "is_loopback",
     "key_paths",
     "load",
+    "load_with_places",
     "parse_duration",
     "parse_model",
     "parse_size",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from ipaddress import ip_address
 from typing import Any, TypeAlias
 
@@ -32,7 +33,14 @@ def is_loopback(host: str) -> bool:
 
 def check(settings: Settings) -> list[Finding]:
     """Everything that is contradictory in `settings`."""
-    return [*check_values(settings), *_server(settings), *_devices(settings), *_names(settings), *_models(settings)]
+    return [
+        *check_values(settings),
+        *_server(settings),
+        *_devices(settings),
+        *_names(settings),
+        *_models(settings),
+        *_profiles(settings),
+    ]
 
 
 def check_model(
@@ -66,6 +74,7 @@ def without_effect(settings: Settings) -> Iterator[Finding]:
         if launcher == "warm" and (model.engine or settings.defaults.engine) == "command":
             yield ("models", model_id, "launcher"), "`warm` has no effect on a `command` engine, it is started locally"
     yield from _never_reached(settings)
+    yield from _unknown_models(settings)
 
 
 def _never_reached(settings: Settings) -> Iterator[Finding]:
@@ -144,6 +153,28 @@ def _names(settings: Settings) -> Iterator[Finding]:
                 owner = owners[name] or name
                 yield (*base, *path), f"{name!r} is a name of the model {owner!r} already; remove it from one of them"
             owners.setdefault(name, model_id)
+
+
+def _profiles(settings: Settings) -> Iterator[Finding]:
+    for name, profile in settings.profiles.items():
+        for alias, model in profile.aliases.items():
+            path: KeyPath = ("profiles", name, "aliases", alias)
+            if alias in settings.models and alias != model:
+                yield path, f"{alias!r} is the id of a model, which keeps it; choose another alias"
+            elif any(alias in other.lora for other in settings.models.values()):
+                yield path, f"{alias!r} is the name of a LoRA adapter, which keeps it; choose another alias"
+
+
+def _unknown_models(settings: Settings) -> Iterator[Finding]:
+    """No error: they may be made over the API."""
+    for name, profile in settings.profiles.items():
+        named = {"pins": profile.pins or (), "preloads": profile.preloads or (), "aliases": profile.aliases.values()}
+        for key, models in named.items():
+            for model in dict.fromkeys(models):
+                if model not in settings.models:
+                    near = get_close_matches(model, settings.models, n=1)
+                    hint = f"did you mean `{near[0]}`?" if near else "it has no effect until one is made over the API"
+                    yield ("profiles", name, key), f"{model!r} is no model of this file; {hint}"
 
 
 def _models(settings: Settings) -> Iterator[Finding]:

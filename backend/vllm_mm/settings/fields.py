@@ -11,7 +11,21 @@ ArgValue: TypeAlias = Any
 """What an engine argument may be; rendering it is the engine layer's business."""
 
 RESERVED_LAST = frozenset(
-    {"start", "stop", "restart", "sleep", "wake", "drain", "undrain", "pin", "unpin", "reset", "logs", "history"}
+    {
+        "start",
+        "stop",
+        "restart",
+        "sleep",
+        "wake",
+        "drain",
+        "undrain",
+        "pin",
+        "unpin",
+        "reset",
+        "copy",
+        "logs",
+        "history",
+    }
 )
 """Last path segments of the admin API's routes under /api/models/{id}."""
 

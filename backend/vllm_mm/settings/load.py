@@ -5,6 +5,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,21 @@ def find_config(config: Path | None, environ: Mapping[str, str], cwd: Path) -> P
     return next((path for path in candidates if path.is_file()), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and where each of them was said."""
+
+    settings: Settings
+    root: Node
+    """What was said by all sources, laid over each other."""
+    file: Path | None
+    """The one that was read."""
+
+    def place(self, path: KeyPath) -> Origin:
+        """Where the value at `path` stands, or the nearest that there is above it."""
+        return locate(self.root, path)[1].at_line
+
+
 def load(
     config: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -50,6 +66,16 @@ def load(
 
     Reads no environment but `environ`. Raises SettingsError with all that is wrong, not only the first of it.
     """
+    return load_with_places(config, overrides, environ, cwd).settings
+
+
+def load_with_places(
+    config: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Loaded:
+    """As `load`, with the places of all values."""
     environ = environ or {}
     cwd = cwd or Path.cwd()
     problems: list[Problem] = []
@@ -66,7 +92,7 @@ def load(
     settings = _validate(layers, root, problems)
     if problems or settings is None:
         raise SettingsError(problems)
-    return _with_absolute_paths(settings, root, path, environ, cwd)
+    return Loaded(_with_absolute_paths(settings, root, path, environ, cwd), root, path)
 
 
 def parse_model(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelConfig:

@@ -17,6 +17,10 @@ def _time_of_the_week(value: str) -> str:
     return value
 
 
+TimeOfTheWeek = Annotated[str, AfterValidator(_time_of_the_week)]
+"""Such as `mon-fri 09:00-18:00`."""
+
+
 class IdleConfig(Section):
     sleep_after: Duration | None = 300.0
     """Time without a request after which a model is put to sleep; null means never."""
@@ -182,7 +186,7 @@ class ModelConfig(RequestRulesConfig):
     """Never swapped out for another model, never put to sleep or stopped for being idle."""
     preload: Switch = False
     """Loaded when the server starts."""
-    schedule: tuple[Annotated[str, AfterValidator(_time_of_the_week)], ...] = ()
+    schedule: tuple[TimeOfTheWeek, ...] = ()
     """Times of the week in which it is loaded and not put to sleep or stopped for being idle, such as `mon-fri 09:00-18:00`,
     `sat,sun 10:00-14:00` or `22:00-06:00`; in the time zone `timezone`."""
     priority: int = Field(default=0, ge=-1000, le=1000)

@@ -14,6 +14,7 @@ from vllm_mm.settings.fields import ModelId, Section, Switch
 from vllm_mm.settings.fleet import Devices, HostMemoryConfig, QueueConfig, SwapConfig, TimeoutsConfig, WarmConfig
 from vllm_mm.settings.layers import Layer
 from vllm_mm.settings.models import DefaultsConfig, ModelConfig
+from vllm_mm.settings.profiles import ProfileConfig, ProfileName, ReloadConfig
 from vllm_mm.settings.server import (
     AuthConfig,
     CapturesConfig,
@@ -71,10 +72,13 @@ class Settings(Section, BaseSettings):
     swap: SwapConfig = SwapConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     timezone: Annotated[str, AfterValidator(_zone)] | None = None
-    """Time zone of `models.*.schedule`, such as `Europe/Berlin`; null is that of the machine."""
+    """Time zone of `models.*.schedule` and `profiles.*.schedule`, such as `Europe/Berlin`; null is that of the machine."""
     engines_outlive_controller: Switch = True
     """After a crash of the controller the engines go on, and the next one adopts them; false ends them with it."""
     warm: WarmConfig = WarmConfig()
+    config: ReloadConfig = ReloadConfig()
+    profiles: Annotated[dict[ProfileName, ProfileConfig], BeforeValidator(_empty)] = {}
+    """Named sets of pins, preloads and aliases, by name; `vllm-mm profile use NAME` makes one active."""
     defaults: DefaultsConfig = DefaultsConfig()
     models: Annotated[dict[ModelId, ModelConfig], BeforeValidator(_empty)] = {}
     """The models, by id. Ids may contain `/` and `.`."""

@@ -148,6 +148,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/models/{id}/copy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Copy Model
+         * @description Make a model of another one, of the configuration file or not, that can be changed over the API. It has the same declaration but
+         *     for aliases and LoRA adapters, whose names the other one keeps.
+         */
+        post: operations["copy_model"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/models/{id}/start": {
         parameters: {
             query?: never;
@@ -683,6 +704,108 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/config/reload": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reload Config
+         * @description Read the configuration again, as SIGHUP does, and apply the difference. A configuration with an error changes nothing: 422
+         *     names each error with its line.
+         */
+        post: operations["reload_config"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Settings
+         * @description Every setting: its value without secrets, where it was said, and whether a reload can change it.
+         */
+        get: operations["get_settings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/profiles": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Profiles
+         * @description All that are declared, and which one is active.
+         */
+        get: operations["list_profiles"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/profiles/deactivate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Deactivate Profile
+         * @description No profile: pins, preloads and aliases are as the models say.
+         */
+        post: operations["deactivate_profile"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/profiles/{name}/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Activate Profile
+         * @description Make it the active one: its pins, preloads and aliases hold from now on, also after a restart, until another one is active. What
+         *     runs is not disturbed.
+         */
+        post: operations["activate_profile"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -716,6 +839,28 @@ export interface components {
          * @enum {string}
          */
         Act: "none" | "loading" | "start" | "wake" | "wait" | "refuse";
+        /**
+         * ActivatedOut
+         * @description What a switch of the profile changed, or would.
+         */
+        ActivatedOut: {
+            /**
+             * Applied
+             * @description False for a dry run.
+             */
+            applied: boolean;
+            /** Profile */
+            profile: string | null;
+            /** Before */
+            before: string | null;
+            /** Changes */
+            changes: components["schemas"]["ModelChangeOut"][];
+            /**
+             * Missing
+             * @description Models that the profile names and that are not there.
+             */
+            missing: string[];
+        };
         /**
          * AuditEntryOut
          * @description One act.
@@ -893,6 +1038,14 @@ export interface components {
             /** @description Empty for a form, of which nothing is kept. */
             body: components["schemas"]["BodyOut"];
         };
+        /** CopyIn */
+        CopyIn: {
+            /**
+             * Id
+             * @description The id of the new model.
+             */
+            id: string;
+        };
         /** DeletedOut */
         DeletedOut: {
             /** Id */
@@ -1009,6 +1162,32 @@ export interface components {
             reason: string;
         };
         /**
+         * DryRunOut
+         * @description What a change would do. Nothing was changed.
+         */
+        DryRunOut: {
+            /**
+             * Dry Run
+             * @default true
+             * @constant
+             */
+            dry_run: true;
+            change: components["schemas"]["ModelChangeOut"];
+            /** @description The memory that the model would take; null for one that is removed. */
+            footprint: components["schemas"]["FootprintOut"] | null;
+            /**
+             * Notes
+             * @description What could not be checked, and why.
+             */
+            notes: string[];
+        };
+        /**
+         * Effect
+         * @description What becomes of the model and its engine.
+         * @enum {string}
+         */
+        Effect: "new" | "removed" | "restarted" | "updated";
+        /**
          * EngineKind
          * @description How the engine process is made.
          * @enum {string}
@@ -1047,6 +1226,21 @@ export interface components {
              * @description It comes back when the lease ends.
              */
             wanted: boolean;
+        };
+        /** FieldChangeOut */
+        FieldChangeOut: {
+            /**
+             * Key
+             * @description As in the configuration: `args.max-model-len`.
+             */
+            key: string;
+            /**
+             * Before
+             * @description Null where it was not there. Values that look like secrets are hidden.
+             */
+            before: unknown;
+            /** After */
+            after: unknown;
         };
         /**
          * FootprintOut
@@ -1333,6 +1527,26 @@ export interface components {
             used: number;
         };
         /**
+         * ModelChangeOut
+         * @description What changes of one model.
+         */
+        ModelChangeOut: {
+            /** Model */
+            model: string;
+            /** @description `restarted`: its engine finishes what runs and stops, and is new when next wanted. `updated`: its engine does not notice. */
+            effect: components["schemas"]["Effect"];
+            /**
+             * Text
+             * @description The effect, for people.
+             */
+            text: string;
+            /**
+             * Fields
+             * @description Empty for a model that is new or removed.
+             */
+            fields: components["schemas"]["FieldChangeOut"][];
+        };
+        /**
          * ModelOut
          * @description A model: what was declared, where, what it takes, and its engine.
          */
@@ -1552,6 +1766,51 @@ export interface components {
              */
             cached: number | null;
         };
+        /** ProfileOut */
+        ProfileOut: {
+            /** Name */
+            name: string;
+            /** Active */
+            active: boolean;
+            /**
+             * Pins
+             * @description Null: pins are as the models say.
+             */
+            pins: string[] | null;
+            /** Preloads */
+            preloads: string[] | null;
+            /**
+             * Aliases
+             * @description Name to model.
+             */
+            aliases: {
+                [key: string]: string;
+            };
+            /** Schedule */
+            schedule: string[];
+            /**
+             * Missing
+             * @description Models that it names and that are not there.
+             */
+            missing: string[];
+        };
+        /** ProfilesOut */
+        ProfilesOut: {
+            /** Active */
+            active: string | null;
+            /**
+             * Since
+             * @description Unix time of the last switch; null when there never was one.
+             */
+            since: number | null;
+            /**
+             * By
+             * @description Who or what switched last.
+             */
+            by: string;
+            /** Profiles */
+            profiles: components["schemas"]["ProfileOut"][];
+        };
         /**
          * ProgressOut
          * @description How far a load is.
@@ -1668,6 +1927,34 @@ export interface components {
          * @enum {string}
          */
         Reason: "ready" | "wake" | "thaw" | "fits" | "idle" | "pays" | "max_wait" | "operator" | "slots" | "fairness" | "loading" | "stopping" | "dwell" | "cost" | "busy" | "rights" | "room" | "order" | "database" | "frozen" | "device" | "never" | "failed" | "request" | "preload" | "schedule" | "pinned" | "evicted" | "sleep_room" | "unused" | "lent" | "stranger" | "reload" | "unwanted" | "given_up" | "shutdown" | "crash" | "unhealthy" | "sleepless" | "stalled" | "deadline" | "probe" | "engine" | "adopted" | "boot" | "backoff" | "queue_full" | "queue_share" | "cut";
+        /**
+         * ReloadOut
+         * @description What a reload changed, or would.
+         */
+        ReloadOut: {
+            /**
+             * Applied
+             * @description False for a dry run.
+             */
+            applied: boolean;
+            /**
+             * File
+             * @description The configuration file; null where there is none.
+             */
+            file: string | null;
+            /**
+             * Changes
+             * @description Only the models that change; all others do not notice.
+             */
+            changes: components["schemas"]["ModelChangeOut"][];
+            /**
+             * At Restart
+             * @description Settings that differ from those with which the server was started: they take effect when it is started again.
+             */
+            at_restart: string[];
+            /** Warnings */
+            warnings: string[];
+        };
         /**
          * RequestOut
          * @description A row of the request ledger.
@@ -1820,6 +2107,57 @@ export interface components {
          * @enum {string}
          */
         Scope: "infer" | "read" | "operate" | "admin";
+        /** SettingOut */
+        SettingOut: {
+            /** Key */
+            key: string;
+            /**
+             * Value
+             * @description Without secrets.
+             */
+            value: unknown;
+            /**
+             * Source
+             * @enum {string}
+             */
+            source: "flag" | "environment" | "file" | "default";
+            /**
+             * Where
+             * @description File and line, or the variable; empty for a default.
+             */
+            where: string;
+            /**
+             * Live
+             * @description A reload applies a change of it; else it takes effect when the server is started again.
+             */
+            live: boolean;
+        };
+        /**
+         * SettingsOut
+         * @description The configuration as it was read last.
+         */
+        SettingsOut: {
+            /**
+             * File
+             * @description Null where there is none.
+             */
+            file: string | null;
+            /**
+             * Problem
+             * @description Why the last reload was refused; null after a good one.
+             */
+            problem: string | null;
+            /**
+             * At Restart
+             * @description Settings that were changed since the server was started, and are not in force before it is started again.
+             */
+            at_restart: string[];
+            /**
+             * Settings
+             * @description All of the server; of models and profiles what is written somewhere.
+             */
+            settings: components["schemas"]["SettingOut"][];
+        };
         /**
          * Shape
          * @description How it is told.
@@ -2523,7 +2861,10 @@ export interface operations {
     };
     create_model: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -2932,13 +3273,105 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What it would do, with `dry_run`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DryRunOut"];
+                };
+            };
             /** @description Successful Response */
             201: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ModelOut"];
+                    "application/json": components["schemas"]["ModelOut"] | components["schemas"]["DryRunOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    copy_model: {
+        parameters: {
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CopyIn"];
+            };
+        };
+        responses: {
+            /** @description What it would do, with `dry_run`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DryRunOut"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelOut"] | components["schemas"]["DryRunOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */
@@ -3909,8 +4342,14 @@ export interface operations {
     };
     replace_model: {
         parameters: {
-            query?: never;
-            header?: never;
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: {
+                /** @description The ETag of the declaration that was seen; 412 when it is another by now. */
+                "if-match"?: string | null;
+            };
             path: {
                 id: string;
             };
@@ -4324,7 +4763,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ModelOut"];
+                    "application/json": components["schemas"]["ModelOut"] | components["schemas"]["DryRunOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */
@@ -4379,8 +4818,13 @@ export interface operations {
             query?: {
                 /** @description Seconds to wait for the settled state; without it the answer comes at once. */
                 wait?: number | null;
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
             };
-            header?: never;
+            header?: {
+                /** @description The ETag of the declaration that was seen; 412 when it is another by now. */
+                "if-match"?: string | null;
+            };
             path: {
                 id: string;
             };
@@ -4394,7 +4838,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DeletedOut"];
+                    "application/json": components["schemas"]["DeletedOut"] | components["schemas"]["DryRunOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */
@@ -4446,8 +4890,14 @@ export interface operations {
     };
     change_model: {
         parameters: {
-            query?: never;
-            header?: never;
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: {
+                /** @description The ETag of the declaration that was seen; 412 when it is another by now. */
+                "if-match"?: string | null;
+            };
             path: {
                 id: string;
             };
@@ -4861,7 +5311,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ModelOut"];
+                    "application/json": components["schemas"]["ModelOut"] | components["schemas"]["DryRunOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */
@@ -6047,6 +6497,342 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["UsageOut"];
                     "text/csv": string;
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    reload_config: {
+        parameters: {
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReloadOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_settings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SettingsOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_profiles: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProfilesOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    deactivate_profile: {
+        parameters: {
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivatedOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    activate_profile: {
+        parameters: {
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivatedOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */

@@ -23,6 +23,12 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("DELETE", "/api/models/{id:path}"): ADMINS,
     ("GET", "/api/models/{id:path}/logs"): READERS,
     ("GET", "/api/models/{id:path}/history"): READERS,
+    ("POST", "/api/models/{id:path}/copy"): ADMINS,
+    ("POST", "/api/config/reload"): ADMINS,
+    ("GET", "/api/settings"): ADMINS,
+    ("GET", "/api/profiles"): READERS,
+    ("POST", "/api/profiles/deactivate"): OPERATORS,
+    ("POST", "/api/profiles/{name}/activate"): OPERATORS,
     **{
         ("POST", f"/api/models/{{id:path}}/{act}"): OPERATORS
         for act in ("start", "stop", "restart", "sleep", "wake", "drain", "undrain", "pin", "unpin", "reset")
