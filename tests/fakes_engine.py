@@ -38,6 +38,9 @@ class FakeProcess:
         self.launcher = "local"
         self.world = world
         self.healthy = world.healthy_at_once
+        if takes := world.pace.get((record.model, Kind.START)):
+            self.healthy = False
+            world.clock.call_at(world.clock.now() + takes, lambda: setattr(self, "healthy", True))
         self.probe_error: MMError | None = None
         self.metrics: list[str] = []
         """What /metrics says, one text each time, and the last one from then on."""
@@ -107,6 +110,7 @@ class FakeProcess:
     async def stop(self, *, graceful: bool, grace: float, deadline: float) -> SweepReport:
         self.stopped += 1
         await self.release_stop.wait()
+        await self.world.takes(self.record.model, Kind.STOP)
         self.die(143)
         self.world.running.discard(self.record.model)
         return SweepReport()
@@ -174,6 +178,7 @@ class FakeControl:
         if self.process.sleep_error is not None:
             raise self.process.sleep_error
         self.world.sleeps.append((self.process.record.model, keep))
+        await self.world.takes(self.process.record.model, Kind.SLEEP)
         self.process.asleep = True
         self.process.wakes.append((f"level {level}",))
 
@@ -182,6 +187,7 @@ class FakeControl:
 
     async def wake(self, tags: Sequence[str] = ()) -> None:
         await self.process.wake_hold.wait()
+        await self.world.takes(self.process.record.model, Kind.WAKE)
         if self.process.wake_error is not None:
             raise self.process.wake_error
         self.process.asleep = False
@@ -367,7 +373,13 @@ class World:
     launch_errors: dict[str, Exception] = field(default_factory=dict)
     healthy_at_once: bool = True
     hold_stops: bool = False
+    pace: dict[tuple[str, Kind], float] = field(default_factory=dict)
+    """Seconds that something takes of a model; no time at all where nothing is said."""
     _ids: int = 0
+
+    async def takes(self, model: str, kind: Kind) -> None:
+        if seconds := self.pace.get((model, kind)):
+            await self.clock.sleep(seconds)
 
     def ticket(self, model: str, *, wait: float = 30.0, stream: bool = False, priority: int = 0) -> Ticket:
         self._ids += 1

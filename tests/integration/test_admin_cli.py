@@ -7,6 +7,7 @@ import shlex
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.responses import PlainTextResponse
@@ -17,8 +18,9 @@ from fakes_engine import model
 from vllm_mm.api import admin
 from vllm_mm.cli import watching
 from vllm_mm.cli.completion import model_names
-from vllm_mm.control.plan import Stopped
+from vllm_mm.control.plan import Plan, Stopped
 from vllm_mm.domain.keys import Scope
+from vllm_mm.domain.lifecycle import OnTimeout
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -264,6 +266,32 @@ async def test_plan_names_sleepers_that_go_for_the_sleep_of_a_victim(run: Cli, m
     assert "to stop takes" in plan
     assert "is not known to have vLLM's sleep mode" in plan
     assert "stops old (asleep for 1m30s), whose 3.0 GiB of host memory the sleep of Qwen/Qwen2.5-7B needs" in plan
+
+
+async def test_plan_says_what_becomes_of_requests_that_take_too_long(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a busy victim; and who would give up its sleep only then, at last the model itself."""
+    reckoned, frozen = admin.plan, "is frozen in the sleeping engine, and goes on later"
+    late = Stopped("demo", "Qwen/Qwen2.5-7B", host_bytes=3 * GIB, asleep_s=90.0, return_s=30.0, late=True)
+    await run("load", "gpt")
+    for then, told in {
+        OnTimeout.CUT: "is cut with an error",
+        OnTimeout.WAIT: "is let finish, however long it takes",
+        OnTimeout.FREEZE: frozen,
+        OnTimeout.KEEP: f"{frozen}; if nothing is left, it stops",
+    }.items():
+
+        def busy(*about: Any, then: OnTimeout = then) -> Plan:
+            found = reckoned(*about)
+            return replace(
+                found, victims=tuple(replace(v, in_flight=2, then=then) for v in found.victims), stopped=(late,)
+            )
+
+        monkeypatch.setattr(admin, "plan", busy)
+        plan = (await run("plan", "demo")).output
+        assert f"what is left after `swap.drain_timeout` {told}\n" in plan
+        assert "needs, if requests of Qwen/Qwen2.5-7B outlast `swap.drain_timeout`; it would be started anew" in plan
+    found = json.loads((await run("plan", "demo", "--json")).output)
+    assert ([v["on_timeout"] for v in found["victims"]], found["stopped"][0]["late"]) == (["keep"], True)
 
 
 async def test_events_of_the_past_and_as_they_come(run: Cli) -> None:

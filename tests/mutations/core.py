@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "victims-reckoned-alone", "each victim of a load is reckoned as if the others took none of the host's memory",
-        "backend/vllm_mm/domain/partings.py", "        memory = _after(memory, goer, parting)\n", "",
+        "backend/vllm_mm/domain/partings.py", "        memory = _after(memory, goer, parting, own)\n", "",
         ("tests/unit/domain/test_partings.py",),
     ),
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "promise-to-finish-forgotten", "a drain that cuts goes on cutting when it is joined by one that promised not to",
         "backend/vllm_mm/domain/lifecycle.py",
-        "    if event.on_timeout is OnTimeout.WAIT:\n        on_timeout = OnTimeout.FREEZE if on_timeout is OnTimeout.FREEZE else OnTimeout.WAIT\n    elif",
+        "    if event.on_timeout is OnTimeout.WAIT:\n        on_timeout = OnTimeout.FREEZE if freezes else OnTimeout.WAIT\n    elif",
         "    if",
         ("tests/unit/domain/test_lifecycle.py::test_a_promise_to_let_them_finish_outlives_every_other_drain",),
     ),

@@ -266,8 +266,24 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "eta-without-room", "an ETA forgets the drain and stop of those who make room", "backend/vllm_mm/engine/forecast.py",
-        "                span = span.with_at_least(self._estimator.going(instance, self._goal(instance)))", "                pass",
+        "            span = span.with_at_least(self.going(parting))", "            pass",
         ("tests/unit/manager/test_forecasts.py::test_the_room_counts",),
+    ),
+    Mutant(
+        "victims-expected-alone", "an ETA forgets the sleepers that are stopped before a victim can sleep",
+        "backend/vllm_mm/engine/forecast.py",
+        "            leaves = leaves.with_at_least(self._bed(", "            NOTHING.with_at_least(self._bed(",
+        ("tests/unit/manager/test_forecasts.py::test_victims_that_share_the_hosts_memory_are_reckoned_together",),
+    ),
+    Mutant(
+        "sleep-never-given-up", "streams are cut although the model that is loaded for them could give up its sleep",
+        "backend/vllm_mm/domain/partings.py", "        if late.goal is Goal.SLEEP:\n", "        if late is None:\n",
+        ("tests/unit/manager/test_freeze.py::test_who_is_woken_gives_up_its_sleep_before_anybody_is_cut",),
+    ),
+    Mutant(
+        "frozen-without-a-bed", "what outlasts a drain sleeps without room in the host's memory",
+        "backend/vllm_mm/engine/manager.py", "                self._bed_for_frozen(instance)\n", "                pass\n",
+        ("tests/unit/manager/test_freeze.py::test_who_is_woken_gives_up_its_sleep_before_anybody_is_cut",),
     ),
     Mutant(
         "forecast-of-who-left", "a forecast made for somebody who left is compared with a later load",

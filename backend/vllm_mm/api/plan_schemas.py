@@ -28,7 +28,8 @@ class VictimOut(Out):
 
 
 class StoppedOut(Out):
-    """A sleeper that would be stopped so that a victim can sleep: the host's memory for sleep has no room for both."""
+    """A sleeper that would be stopped so that a victim can sleep: the host's memory for sleep has no room for both. It may be the
+    model itself, which is then started anew instead of woken."""
 
     model: str
     sleeps_for: str
@@ -37,6 +38,8 @@ class StoppedOut(Out):
     asleep_s: float
     return_s: float
     """What it would take to have it back: a start, where it would have been a wake."""
+    late: bool
+    """Only if the drain of that victim takes longer than `swap.drain_timeout`, so that it has to sleep with requests."""
 
 
 class PlanOut(Out):

@@ -190,7 +190,8 @@ def plan(found: Plan) -> PlanOut:
         ],
         stopped=[
             StoppedOut(
-                model=s.model, sleeps_for=s.sleeps_for, host_bytes=s.host_bytes, asleep_s=s.asleep_s, return_s=s.return_s
+                model=s.model, sleeps_for=s.sleeps_for, host_bytes=s.host_bytes, asleep_s=s.asleep_s, return_s=s.return_s,
+                late=s.late,
             )
             for s in found.stopped
         ],

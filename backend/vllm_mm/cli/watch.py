@@ -13,6 +13,14 @@ from vllm_mm.cli.options import Json
 from vllm_mm.cli.output import clock, count, first_line, print_json, print_table, seconds, size
 from vllm_mm.cli.server import the_server
 
+LATE = {
+    "cut": "is cut with an error",
+    "wait": "is let finish, however long it takes",
+    "freeze": "is frozen in the sleeping engine, and goes on later",
+    "keep": "is frozen in the sleeping engine, and goes on later; if nothing is left, it stops",
+}
+"""What becomes of requests that take too long."""
+
 
 def add_to(app: typer.Typer) -> None:
     app.command("status", epilog="Example: vllm-mm status")(status)
@@ -122,10 +130,14 @@ def plan(
         typer.echo(
             f"    to {victim['goal']} takes {seconds(victim['go_s'])}, to have it back {seconds(victim['return_s'])}: {victim['why']}"
         )
+        if victim["in_flight"]:
+            typer.echo(f"    what is left after `swap.drain_timeout` {LATE[victim['on_timeout']]}")
     for sleeper in found["stopped"]:
+        late = f", if requests of {sleeper['sleeps_for']} outlast `swap.drain_timeout`" if sleeper["late"] else ""
+        anew = "; it would be started anew instead of woken" if sleeper["model"] == found["model"] else ""
         typer.echo(
             f"  stops {sleeper['model']} (asleep for {seconds(sleeper['asleep_s'])}), whose {size(sleeper['host_bytes'])} of host "
-            f"memory the sleep of {sleeper['sleeps_for']} needs"
+            f"memory the sleep of {sleeper['sleeps_for']} needs{late}{anew}"
         )
 
 

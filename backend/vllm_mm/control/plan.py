@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from vllm_mm.domain.estimates import NOTHING, Kind, Span
+from vllm_mm.domain.estimates import Kind, Span
 from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import LOADING, Goal, OnTimeout, State
 from vllm_mm.domain.partings import Parting
@@ -54,7 +54,7 @@ class Victim:
 @dataclass(frozen=True, slots=True)
 class Stopped:
     """A sleeper that would be stopped, although it takes no room of the load: a victim is to sleep, and the host's memory for
-    sleep has no room for both."""
+    sleep has no room for both. The model itself, where it would be started anew instead of woken."""
 
     model: str
     sleeps_for: str
@@ -65,6 +65,8 @@ class Stopped:
     """Seconds that it has slept."""
     return_s: float
     """A start, instead of a wake."""
+    late: bool = False
+    """Only if the drain of the victim takes too long, so that it has to sleep with requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +156,15 @@ def _told(
         case Load():
             partings = manager.rehearse((*before, decision))
             victims = tuple(_victim(manager, p) for p in partings)
-            stopped = tuple(_stopped(manager, s, p.model, now) for p in partings for s in p.fate.stops)
+            stopped = tuple(
+                _stopped(manager, s, p.model, now, late=late)
+                for p in partings
+                for names, late in ((p.fate.stops, False), (p.gives_up, True))
+                for s in names
+            )
             act = Act.WAKE if state is State.SLEEPING else Act.START
-            room, load = _room(manager, partings), manager.forecast.load(manager.require(answer.model))
+            forecast = manager.forecast
+            room, load = forecast.room(partings), forecast.load(manager.require(answer.model), partings)
             whole = Span(wait, wait).then(room).then(load)
             return replace(
                 answer, act=act, reason=decision.reason, device_bytes=dict(decision.device_bytes), victims=victims,
@@ -171,43 +179,24 @@ def _told(
             return answer
 
 
-def _room(manager: ProcessManager, partings: Sequence[Parting]) -> Span:
-    """Until all of these have made room."""
-    room = NOTHING
-    for parting in partings:
-        room = room.with_at_least(_going(manager, parting))
-    return room
-
-
-def _going(manager: ProcessManager, parting: Parting) -> Span:
-    """Until its memory is free: it begins to sleep when its requests have ended, and the host has room for it."""
-    instance, estimator = manager.require(parting.model), manager.estimator
-    if parting.fate.goal is not Goal.SLEEP:
-        return estimator.going(instance, parting.fate.goal)
-    begins = estimator.drain(instance)
-    for sleeper in parting.fate.stops:
-        begins = begins.with_at_least(estimator.going(manager.require(sleeper)))
-    return begins.then(estimator.expected(instance.spec, Kind.SLEEP))
-
-
 def _victim(manager: ProcessManager, parting: Parting) -> Victim:
     model, goal = parting.model, parting.fate.goal
     instance, estimator = manager.require(model), manager.estimator
     drain = estimator.drain(instance).likely
     return Victim(
         model, instance.state, instance.gate.count, _held(manager, model), goal, parting.fate.reason, parting.then, drain_s=drain,
-        go_s=max(0.0, _going(manager, parting).likely - drain),
+        go_s=max(0.0, manager.forecast.going(parting).likely - drain),
         return_s=(
             estimator.expected(instance.spec, Kind.WAKE) if goal is Goal.SLEEP else estimator.start(instance.spec)
         ).likely,
     )  # fmt: skip
 
 
-def _stopped(manager: ProcessManager, model: str, sleeps_for: str, now: float) -> Stopped:
+def _stopped(manager: ProcessManager, model: str, sleeps_for: str, now: float, *, late: bool) -> Stopped:
     instance = manager.require(model)
     return Stopped(
         model, sleeps_for, manager.host_memory.held.get(model, 0), now - instance.snapshot.since,
-        return_s=manager.estimator.start(instance.spec).likely,
+        return_s=manager.estimator.start(instance.spec).likely, late=late,
     )  # fmt: skip
 
 

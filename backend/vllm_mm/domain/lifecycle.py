@@ -256,10 +256,10 @@ def _drain_further(i: Instance, event: Drain) -> Instance:
     promise kept; where it may be frozen, it still is, for somebody was promised the room, and it stops once it was woken."""
     if event.goal is not Goal.STOP:
         return i
-    on_timeout = i.on_timeout
+    on_timeout, freezes = i.on_timeout, i.on_timeout in {OnTimeout.FREEZE, OnTimeout.KEEP}
     if event.on_timeout is OnTimeout.WAIT:
-        on_timeout = OnTimeout.FREEZE if on_timeout is OnTimeout.FREEZE else OnTimeout.WAIT
-    elif i.goal is Goal.SLEEP and on_timeout is OnTimeout.FREEZE:
+        on_timeout = OnTimeout.FREEZE if freezes else OnTimeout.WAIT
+    elif freezes and (i.goal is Goal.SLEEP or on_timeout is OnTimeout.KEEP):
         on_timeout = OnTimeout.CUT
     return replace(i, goal=Goal.STOP, on_timeout=on_timeout)
 
@@ -275,6 +275,8 @@ def _kill(i: Instance, event: Kill, now: float) -> Step:
             # Stopping already; but nobody wants the retry any more.
             load = (Settle(ok=False, reason=event.cause),) if i.then is Then.COLD else ()
             return replace(i, then=Then.STOPPED), load
+        case State.SLEEPING if event.cold and not i.frozen:
+            return _stop(i, now, Then.COLD, event.cause, event.cause)
         case _:
             return _stop(i, now, Then.STOPPED, event.cause, event.cause)
 
@@ -382,9 +384,10 @@ def _thawed(i: Instance, now: float) -> Step:
 
 def _frozen(i: Instance, now: float) -> Step:
     """The drain has taken its time: what is left sleeps along."""
+    stops = i.goal is Goal.STOP and i.on_timeout is not OnTimeout.KEEP
     after = _goto(
         i, State.SUSPENDING, now,
-        deadline=now + i.timeouts.suspend, reason=i.reason, frozen_since=now, goal=Goal.STOP if i.goal is Goal.STOP else None,
+        deadline=now + i.timeouts.suspend, reason=i.reason, frozen_since=now, goal=Goal.STOP if stops else None,
     )  # fmt: skip
     return after, (FreezeLeases(i.reason), Suspend(keep=True), _emit(after, i.reason, frozen=True))
 
@@ -430,7 +433,7 @@ def _tick(i: Instance, now: float) -> Step:
         case State.DRAINING if i.on_timeout is OnTimeout.WAIT:
             after = replace(i, deadline=now + max(1.0, i.deadline - i.since))
             return after, (Emit("alert.drain_overdue", "deadline", {"generation": i.generation}),)
-        case State.DRAINING if i.on_timeout is OnTimeout.FREEZE:
+        case State.DRAINING if i.on_timeout in {OnTimeout.FREEZE, OnTimeout.KEEP}:
             return _frozen(i, now)
         case State.DRAINING:
             after, effects = _drained(i, now)

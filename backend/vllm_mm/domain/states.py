@@ -50,7 +50,7 @@ class Then(StrEnum):
     BACKOFF = "backoff"
     FAILED = "failed"
     COLD = "cold"
-    """As STOPPED, but its load goes on: the wake failed, and those who wait for it get a start instead."""
+    """As STOPPED, but its load goes on: the wake failed, or its sleep was given up, and those who wait for it get a start."""
 
 
 class Outcome(StrEnum):
@@ -72,6 +72,8 @@ class OnTimeout(StrEnum):
     FREEZE = "freeze"
     """Their requests stay in the engine while it sleeps, and go on after its wake. A drain that led to STOP from the first cuts
     instead; one that was to sleep, and is now to let them finish and stop, sleeps with them, and stops once they have ended."""
+    KEEP = "keep"
+    """For a drain that leads to STOP: it stops if they end in time; if not they are frozen, for which others give up their sleep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,8 @@ class Kill:
     """Stop at once, whatever is running."""
 
     cause: str = ""
+    cold: bool = False
+    """Of one that sleeps and is to be loaded: that goes on, by a start instead of a wake."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,12 +72,14 @@ class Fate:
 
 
 def fate(
-    host: HostMemory, need: int, sleepers: Sequence[Sleeper], *, why_not: str = "", device_room: bool = True
-) -> Fate:
+    host: HostMemory, need: int, sleepers: Sequence[Sleeper], *, why_not: str = "", device_room: bool = True,
+    last: Sequence[str] = (),
+) -> Fate:  # fmt: skip
     """SLEEP where the engine can (`why_not` says why it cannot), what stays of it fits beside what was promised on its devices
     (`device_room`), and the host has `need` bytes for it, or will have once sleepers that can be spared are stopped. Else STOP.
 
-    A budget of 0 turns sleep off, also for models that need nothing of it.
+    A budget of 0 turns sleep off, also for models that need nothing of it. `last`: those that would be woken, and give up their
+    sleep where all others together are too little; they are started anew, and no more of the others go than are needed beside them.
     """
     if why_not:
         return Fate(Goal.STOP, why_not)
@@ -85,14 +87,22 @@ def fate(
         return Fate(Goal.STOP, "`host_memory.sleep_budget` is 0")
     if not device_room:
         return Fate(Goal.STOP, "what would stay of it on its devices is promised to others")
-    stops: list[str] = []
     spare = sorted((s for s in sleepers if s.spare and host.held.get(s.model)), key=lambda s: (s.asleep_since, s.model))
-    for sleeper in spare:
-        if not host.lacks(need, stops):
-            break
-        stops.append(sleeper.model)
+    stops = _stops(host, need, spare, ())
+    if last and host.lacks(need, stops):
+        stops = _stops(host, need, spare, last)
     if lacking := host.lacks(need, stops):
         return Fate(
             Goal.STOP, f"the host's memory for sleep has no room for its {gib(need)}: {gib(lacking)} too little"
         )
     return Fate(Goal.SLEEP, f"its weights ({gib(need)}) stay in host memory" if need else "it sleeps", tuple(stops))
+
+
+def _stops(host: HostMemory, need: int, spare: Sequence[Sleeper], first: Sequence[str]) -> list[str]:
+    """Of `spare` as many as are needed beside `first`; all, where that is too little."""
+    stops = list(first)
+    for sleeper in spare:
+        if not host.lacks(need, stops):
+            break
+        stops.append(sleeper.model)
+    return stops

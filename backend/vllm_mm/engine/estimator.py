@@ -123,12 +123,8 @@ class Estimator:
         passed = now - i.since
         go = Kind.SLEEP if (i.goal or goal) is Goal.SLEEP else Kind.STOP
         match i.state:
-            case State.READY:
-                return self.drain(instance).then(self.expected(spec, go))
-            case State.DRAINING:
-                drain = self._left(spec, Kind.DRAIN, passed) if instance.gate.count else NOTHING
-                left = max(0.0, (i.deadline or now) - now)
-                return drain.within(left).then(self.expected(spec, go))
+            case State.READY | State.DRAINING:
+                return self.draining(instance).then(self.expected(spec, go))
             case State.SUSPENDING:
                 return self._left(spec, Kind.SLEEP, passed)
             case State.SLEEPING:
@@ -139,6 +135,22 @@ class Estimator:
                 return self.loading(instance).then(self.expected(spec, go))
             case _:
                 return NOTHING
+
+    def draining(self, instance: ModelInstance) -> Span:
+        """What is left of its drain, or would be if it began now."""
+        if instance.state is not State.DRAINING:
+            return self.drain(instance)
+        if not instance.gate.count:
+            return NOTHING
+        passed = self._clock.now() - instance.snapshot.since
+        return self._left(instance.spec, Kind.DRAIN, passed).within(self.drains_until(instance))
+
+    def drains_until(self, instance: ModelInstance) -> float:
+        """Seconds until its drain is over, whatever is left by then."""
+        if instance.state is not State.DRAINING:
+            return self._drain_timeout
+        now = self._clock.now()
+        return max(0.0, (instance.snapshot.deadline or now) - now)
 
     def drain(self, instance: ModelInstance) -> Span:
         """If it began now."""

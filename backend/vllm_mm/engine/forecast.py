@@ -1,11 +1,12 @@
 """When a model will be READY: its own load, and what has to happen before it. And how good that was, once it is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.estimates import NOTHING, Accuracy, Compared, Kind, Span, Stage
 from vllm_mm.domain.lifecycle import LOADING, Goal, State
+from vllm_mm.domain.partings import Parting
 from vllm_mm.domain.residency import lent
 from vllm_mm.domain.scheduling import Load, Rules, View, decide
 from vllm_mm.engine.estimator import Estimator
@@ -19,8 +20,8 @@ class Foreseen:
 
     at: float | None
     """When the policy will look again because of the time alone; None when something else has to happen first."""
-    victims: tuple[str, ...] = ()
-    """Who would make room then."""
+    partings: tuple[Parting, ...] = ()
+    """Who would make room then, and what would become of them."""
     by_chance: bool = False
     """Nobody knows when: it waits for the end of a lease on device memory, which may end at any time or be asked for anew, or for
     room that somebody may free, or not."""
@@ -35,16 +36,16 @@ class Forecast:
         clock: Clock,
         instances: Mapping[str, ModelInstance],
         loading: Callable[[str], Loading | None],
-        goal: Callable[[ModelInstance], Goal],
+        rehearse: Callable[[Sequence[Load]], tuple[Parting, ...]],
         profilers: Callable[[str], frozenset[str]],
     ) -> None:
-        """`goal`: where an eviction of an instance would lead. `profilers`: who sizes its memory on the devices of a model that
+        """`rehearse`: what the last of some loads would do to those who go for it. `profilers`: who sizes its memory on the devices of a model that
         was decided, so that this one has to wait."""
         self._estimator = estimator
         self._clock = clock
         self._instances = instances
         self._loading = loading
-        self._goal = goal
+        self._rehearse = rehearse
         self._profilers = profilers
         self._foreseen: dict[str, Foreseen] = {}
         self._told: dict[str, dict[Stage, tuple[float, Span]]] = {}
@@ -66,40 +67,90 @@ class Forecast:
             case _ if self._waits_for_chance(instance.spec.id):
                 return None
             case _:
-                return self._before(instance).then(self.load(instance))
+                return self._before(instance).then(self.load(instance, self._partings(instance.spec.id)))
 
     def _waits_for_chance(self, model: str) -> bool:
         foreseen = self._foreseen.get(model)
         return foreseen is not None and foreseen.by_chance and self._loading(model) is None
 
-    def load(self, instance: ModelInstance) -> Span:
-        """The load alone, once there is room: a wake if it sleeps, or will."""
+    def load(self, instance: ModelInstance, partings: Sequence[Parting] = ()) -> Span:
+        """The load alone, once these have made room: a wake if it sleeps, or will; a start if it gives that up for one of them."""
         i = instance.snapshot
-        if i.state is State.SLEEPING or (i.state in {State.DRAINING, State.SUSPENDING} and i.goal is Goal.SLEEP):
-            return self._estimator.expected(instance.spec, Kind.WAKE)
-        return self._estimator.start(instance.spec)
+        if not (i.state is State.SLEEPING or (i.state in {State.DRAINING, State.SUSPENDING} and i.goal is Goal.SLEEP)):
+            return self._estimator.start(instance.spec)
+        wake, start = self._estimator.expected(instance.spec, Kind.WAKE), self._estimator.start(instance.spec)
+        late = [self._late(p) for p in partings if instance.spec.id in p.gives_up]
+        return Span(
+            start.likely if any(likely for likely, _ in late) else wake.likely,
+            max(start.at_latest, wake.at_latest) if any(at_latest for _, at_latest in late) else wake.at_latest,
+        )
 
-    def room(self, victims: tuple[str, ...]) -> Span:
-        """Until these have made room; they go at the same time."""
+    def room(self, partings: Sequence[Parting]) -> Span:
+        """Until these have made room; they go at the same time, and one that is to sleep waits for the sleepers that are stopped
+        for it."""
         span = NOTHING
-        for victim in victims:
-            if (instance := self._instances.get(victim)) is not None:
-                span = span.with_at_least(self._estimator.going(instance, self._goal(instance)))
+        for parting in partings:
+            span = span.with_at_least(self.going(parting))
         return span
+
+    def going(self, parting: Parting) -> Span:
+        """Until one of them has."""
+        instance = self._instances.get(parting.model)
+        if instance is None:
+            return NOTHING
+        leaves = self._estimator.going(instance, parting.fate.goal)
+        if parting.gives_up and instance.state in {State.READY, State.DRAINING}:
+            return self._kept_or_not(instance, parting, leaves)
+        if parting.fate.goal is Goal.SLEEP or instance.state is State.SUSPENDING:
+            leaves = leaves.with_at_least(self._bed(instance, (*parting.fate.stops, *parting.gives_up)))
+        return leaves
+
+    def _kept_or_not(self, instance: ModelInstance, parting: Parting, leaves: Span) -> Span:
+        """What is left when its drain is over it sleeps with, and only then others give up their sleep for it."""
+        drain, sleep = self._estimator.draining(instance), self._estimator.expected(instance.spec, Kind.SLEEP)
+        asleep = drain.then(sleep.with_at_least(self._bed(instance, parting.gives_up)))
+        likely, at_latest = self._late(parting)
+        return Span(
+            asleep.likely if likely else leaves.likely,
+            max(asleep.at_latest, leaves.at_latest) if at_latest else leaves.at_latest,
+        )
+
+    def _late(self, parting: Parting) -> tuple[bool, bool]:
+        """Whether its drain likely takes too long, and whether it may."""
+        instance = self._instances.get(parting.model)
+        if instance is None or not instance.gate.count:
+            return False, False
+        drain, limit = self._estimator.draining(instance), self._estimator.drains_until(instance)
+        return drain.likely >= limit, drain.at_latest >= limit
+
+    def _bed(self, instance: ModelInstance, stops: Sequence[str]) -> Span:
+        """Until it sleeps, once these have been stopped for it; nothing where none of them is left."""
+        found = [i for name in stops if (i := self._instances.get(name)) is not None]
+        left = [self._estimator.going(i) for i in found if i.state in {State.SLEEPING, State.STOPPING}]
+        if not left:
+            return NOTHING
+        stopped = Span(max(s.likely for s in left), max(s.at_latest for s in left))
+        return stopped.then(self._estimator.expected(instance.spec, Kind.SLEEP))
+
+    def _partings(self, model: str) -> tuple[Parting, ...]:
+        """Those who make room for its load, or would."""
+        loading, foreseen = self._loading(model), self._foreseen.get(model)
+        if loading is not None:
+            return loading.partings
+        return foreseen.partings if foreseen is not None else ()
 
     def _before(self, instance: ModelInstance) -> Span:
         """Until its load can begin: itself gone or asleep, and what it waits for."""
         model = instance.spec.id
         own = NOTHING if instance.state is State.SLEEPING else self._estimator.going(instance, Goal.SLEEP)
-        loading = self._loading(model)
-        if loading is not None:
-            return own.with_at_least(self.room(loading.load.victims)).with_at_least(self._profiles(model))
+        if self._loading(model) is not None:
+            return own.with_at_least(self.room(self._partings(model))).with_at_least(self._profiles(model))
         foreseen = self._foreseen.get(model)
         if foreseen is None:
             return own
         wait = max(0.0, foreseen.at - self._clock.now()) if foreseen.at is not None else 0.0
-        if foreseen.victims:
-            return own.with_at_least(Span(wait, wait).then(self.room(foreseen.victims)))
+        if foreseen.partings:
+            return own.with_at_least(Span(wait, wait).then(self.room(foreseen.partings)))
         # Somebody else's load, or stop, is in the way.
         others = NOTHING
         for other in self._instances.values():
@@ -123,8 +174,20 @@ class Forecast:
         Its first word since somebody waits is a forecast that is compared."""
         known, by_chance = self._foreseen.get(model), _by_chance(model, view, self._clock.now())
         if known is None or known.at != until or known.by_chance != by_chance:
-            self._foreseen[model] = Foreseen(until, _victims(model, until, view, rules), by_chance)
+            self._foreseen[model] = Foreseen(until, self._then(model, until, view, rules), by_chance)
         self.tell(model, Stage.QUEUED)
+
+    def _then(self, model: str, until: float | None, view: View | None, rules: Rules) -> tuple[Parting, ...]:
+        """What becomes of those who go for `model` at `until`."""
+        if until is None or view is None:
+            return ()
+        loads: list[Load] = []
+        for decision in decide(view, rules, until):
+            if isinstance(decision, Load):
+                loads.append(decision)
+                if decision.model == model:
+                    return self._rehearse(loads)
+        return ()
 
     def tell(self, model: str, stage: Stage) -> None:
         """Keep what is expected now. The first word of each stage counts; a decision without a hold before it is both."""
@@ -149,13 +212,6 @@ class Forecast:
         """It will not come, or nobody waits any more: there is nothing to compare."""
         self._foreseen.pop(model, None)
         self._told.pop(model, None)
-
-
-def _victims(model: str, until: float | None, view: View | None, rules: Rules) -> tuple[str, ...]:
-    if until is None or view is None:
-        return ()
-    loads = (d for d in decide(view, rules, until) if isinstance(d, Load) and d.model == model)
-    return next((load.victims for load in loads), ())
 
 
 def _by_chance(model: str, view: View | None, now: float) -> bool:

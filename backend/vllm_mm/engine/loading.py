@@ -7,6 +7,7 @@ from typing import Any
 
 from vllm_mm.domain.estimates import Compared
 from vllm_mm.domain.launches import Address
+from vllm_mm.domain.partings import Parting
 from vllm_mm.domain.scheduling import Load
 
 GUESS = 30.0
@@ -29,6 +30,8 @@ class Loading:
     reason: str = ""
     task: asyncio.Task[None] | None = None
     address: Address | None = None
+    partings: tuple[Parting, ...] = ()
+    """What becomes of those who go for it."""
 
     def settle(self, *, ok: bool, reason: str) -> None:
         """Answer everybody. Only the first call counts."""

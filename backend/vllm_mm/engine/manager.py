@@ -261,9 +261,13 @@ class ProcessManager(Swaps):
         elif not _may_sleep(after):
             self._tiers.release(model)
         stops = after.state is State.STOPPING and after.then is not Then.COLD
-        if stops or (after.state is State.DRAINING and after.goal is Goal.STOP):
+        if stops or (
+            after.state is State.DRAINING and after.goal is Goal.STOP and after.on_timeout is not OnTimeout.KEEP
+        ):
             self._room.leave(model)
         if after.state is State.SUSPENDING:  # now it is known whether it keeps requests
+            if after.frozen:
+                self._bed_for_frozen(instance)
             self._tiers.take(instance, self.ledger, frozen=after.frozen)
         if after.state is State.SLEEPING:
             self._fell_asleep(instance)

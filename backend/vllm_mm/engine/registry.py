@@ -9,8 +9,10 @@ from vllm_mm.domain.errors import UnknownModel
 from vllm_mm.domain.estimates import Span
 from vllm_mm.domain.footprint import Footprint, Learned
 from vllm_mm.domain.ledger import PROFILES_MEMORY
-from vllm_mm.domain.lifecycle import Goal, Instance, State
+from vllm_mm.domain.lifecycle import Instance, State
+from vllm_mm.domain.partings import Parting
 from vllm_mm.domain.residency import Device, Ledger
+from vllm_mm.domain.scheduling import Load
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.tiers import HostMemory
 from vllm_mm.engine.devices.alerts import DeviceAlerts
@@ -53,7 +55,7 @@ class Registry(ABC):
         self._tiers = Tiers(policy.sleep_budget)
         self.estimator = Estimator(tools.store, tools.clock, lambda: self.catalog, policy.drain_timeout)
         self.forecast = Forecast(
-            self.estimator, tools.clock, self._instances, self.loading, self.eviction_goal, self._room.profilers
+            self.estimator, tools.clock, self._instances, self.loading, self.rehearse, self._room.profilers
         )
 
     @abstractmethod
@@ -185,8 +187,8 @@ class Registry(ABC):
         return self.footprint(instance.spec).per_device if size is None else size
 
     @abstractmethod
-    def eviction_goal(self, instance: ModelInstance) -> Goal:
-        """Where an eviction of it for another's room would lead."""
+    def rehearse(self, loads: Sequence[Load]) -> tuple[Parting, ...]:
+        """What the last of these loads would do to those who go for it, if all were carried out now in this order."""
 
     def expected(self, model: str) -> Span | None:
         """From now until `model` could be READY, by what such things took before; None when it will not by itself."""

@@ -24,7 +24,7 @@ from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Ledger
 from vllm_mm.domain.scheduling import Load, View
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.domain.tiers import HostMemory
+from vllm_mm.domain.tiers import HostMemory, fate
 from vllm_mm.engine import launching
 from vllm_mm.engine.expectations import Expectations
 from vllm_mm.engine.footprints import Footprints
@@ -207,6 +207,7 @@ class Swaps(Lets):
             "swap.planned", load.model, loading.cause,
             {"victims": list(load.victims), "devices": load.device_bytes, "reason": load.reason},
         )  # fmt: skip
+        loading.partings = self._part(load, self.ledger, self._tiers.host)[0]
         self.forecast.tell(load.model, Stage.DECIDED)
         return loading
 
@@ -220,10 +221,15 @@ class Swaps(Lets):
         """Their memory was promised away: to sleep with each of them where that is possible, else it is stopped. `on_timeout`: what
         becomes of requests that take longer than a drain, where it is not what the policy says."""
         cause = Reason.EVICTED.because(f"room for {load.model} ({load.reason})")
-        for parting in self._part(load, self.ledger, self._tiers.host, on_timeout)[0]:
+        partings = self._part(load, self.ledger, self._tiers.host, on_timeout)[0]
+        if (loading := self._loading_events.get(load.model)) is not None:
+            loading.partings = partings
+        for parting in partings:
             victim = self._instances[parting.model]
             if parting.fate.goal is Goal.SLEEP:
                 self._lay_down(victim, parting.fate, frozen=parting.keeps)
+            elif parting.gives_up:  # it may come to that
+                self._room.leave_asleep(parting.model, self._tiers.residue(victim.spec, self.ledger))
             victim.tell(Drain(parting.fate.goal, self._policy.drain_timeout, cause, parting.then))
 
     def _part(
@@ -232,7 +238,15 @@ class Swaps(Lets):
         """`ledger`: with the load promised. `more`: who else is about to wake."""
         goers = [self._tiers.goer(i, self.ledger) for v in load.victims if (i := self._instances.get(v)) is not None]
         sleepers = self.sleepers((load.model, *more))
-        return part(Memory(host, ledger), goers, sleepers, on_timeout or self._policy.on_drain_timeout)
+        own = load.model if self._could_start_anew(load.model) else ""
+        return part(Memory(host, ledger), goers, sleepers, on_timeout or self._policy.on_drain_timeout, own)
+
+    def _could_start_anew(self, model: str) -> bool:
+        """Whether a load of it could be a start although it sleeps: it keeps no requests, and nothing forbids its launch."""
+        instance = self._instances.get(model)
+        if instance is None or instance.state is not State.SLEEPING or instance.gate.frozen:
+            return False
+        return self._cannot_launch(instance.spec) is None
 
     def rehearse(self, loads: Sequence[Load]) -> tuple[Parting, ...]:
         """What the last of these loads would do to those who go for it, and to sleepers for them, if all were carried out now in
@@ -243,8 +257,32 @@ class Swaps(Lets):
             partings, memory = self._part(load, ledger, memory.host, None, *(other.model for other in loads))
         return partings
 
+    def _bed_for_frozen(self, instance: ModelInstance) -> None:
+        """It is about to sleep with requests that took too long. Where the host's memory has no room for that, sleepers give up
+        theirs, at last the one that is loaded for it (`Parting.gives_up`); if even that is too little, it is stopped and they are cut."""
+        model, host = instance.spec.id, self._tiers.host.release(instance.spec.id)
+        need = self._tiers.host_bytes(instance, self.ledger, frozen=True)
+        if not host.lacks(need):
+            return
+        loads = [m for m, it in self._loading_events.items() if model in it.load.victims and self._could_start_anew(m)]
+        found = fate(host, need, self.sleepers(), last=loads)
+        for sleeper in found.stops:
+            cause = f"host memory for the sleep of {model} with requests that took too long"
+            if sleeper in loads:
+                self._start_anew(sleeper, Reason.SLEEP_ROOM.because(f"{cause}; it is started anew"))
+            else:
+                self._instances[sleeper].tell(Drain(Goal.STOP, 0.0, Reason.SLEEP_ROOM.because(cause)))
+        if found.goal is Goal.STOP:
+            instance.tell(Drain(Goal.STOP, 0.0, Reason.EVICTED.because(found.reason)))
+
+    def _start_anew(self, model: str, cause: str) -> None:
+        """It sleeps and waits for the room to wake: it is stopped, and starts from nothing in that room."""
+        if (task := self._loading_events[model].task) is not None:
+            task.cancel()
+        self._instances[model].tell(Kill(cause, cold=True))
+
     async def _start_cold(self, loading: Loading) -> None:
-        """The wake failed: those who wait for the load get a start, in the room that it has."""
+        """It was stopped before it woke: those who wait for the load get a start, in the room that it has."""
         async with self._swap_inflight:
             written = await self._written(self._instances[loading.load.model], loading)
         if written:
@@ -340,7 +378,7 @@ class Swaps(Lets):
         elif instance.outdated:
             self._decide_again(loading, "its declaration has changed since", {})
         elif not self._waiting.waits(model) and self._wishes.get(model) is None:
-            self._give_up(loading, f"its wake failed ({before.reason}), and nobody waits for it any more")
+            self._give_up(loading, f"it was stopped ({before.reason}), and nobody waits for it any more")
         else:
             loading.task = asyncio.get_running_loop().create_task(
                 self._start_cold(loading), name=f"load-{instance.spec.id}"

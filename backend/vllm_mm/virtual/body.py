@@ -35,6 +35,8 @@ class Body:
     drained_at: float = 0.0
     since: float | None = None
     """Since when it serves; None when it does not."""
+    anew: bool = False
+    """It is stopped to be started again, for its load."""
     slept_on: tuple[str, ...] = ()
     habits: Habits = field(default_factory=Habits)
     arrived: float = 0.0

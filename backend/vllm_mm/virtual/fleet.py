@@ -206,7 +206,7 @@ class Fleet(Instances):
             case "ready" if body.launch == what:
                 self._ready(body)
             case "drain over" if body.launch == what and body.state is State.DRAINING:
-                if self._terms.preempt and body.goal_sleep and self._make_host_room(body):
+                if self._terms.preempt and body.goal_sleep and self._make_host_room(body, keeps=True):
                     self._freeze(body)
                 else:
                     self._cut(body)
@@ -214,7 +214,9 @@ class Fleet(Instances):
                 self._asleep(body)
             case "reaped" if body.launch == what and body.state is State.STOPPING:
                 body.state = State.STOPPED
-                self._ledger = self._ledger.release(name)
+                if not body.anew:
+                    self._ledger = self._ledger.release(name)
+                body.anew = False
                 self._begin_loads()
                 self._kick()
             case "idle" if body.launch == what:
@@ -288,6 +290,8 @@ class Fleet(Instances):
         for name in tuple(self._called):
             body = self._bodies[name]
             devices = self._ledger.reservations[name].device_bytes
+            if body.state is State.STOPPING:  # to start anew
+                continue
             if any(self._profiled(d, name) for d in devices) or not self._ledger.fits_now(name):
                 continue
             self._called.remove(name)

@@ -140,9 +140,13 @@ class Instances(ABC):
         body.state = State.SUSPENDING
         self._at(self.now + body.model.times.sleep, "asleep", body.model.id)
 
-    def _stop(self, body: Body) -> None:
-        body.state = State.STOPPING
-        self._ledger = self._ledger.leave(body.model.id)
+    def _stop(self, body: Body, *, anew: bool = False) -> None:
+        """`anew`: its load goes on, by a start in the room that it was promised."""
+        body.state, body.anew = State.STOPPING, anew
+        if anew and body.load is not None:
+            body.load.kind = "start"
+        else:
+            self._ledger = self._ledger.leave(body.model.id)
         self._at(self.now + body.model.times.stop, "reaped", body.model.id, body.launch)
 
     def _left(self, body: Body) -> None:
@@ -156,15 +160,18 @@ class Instances(ABC):
     def _sleepers(self) -> list[Body]:
         return [b for b in self._bodies.values() if b.state in {State.SLEEPING, State.SUSPENDING, State.WAKING}]
 
-    def _make_host_room(self, body: Body) -> bool:
+    def _make_host_room(self, body: Body, *, keeps: bool = False) -> bool:
         """As the server does (`domain.tiers`): those that have slept longest are stopped for it; False, and nobody is stopped, if
-        that is not enough."""
+        that is not enough. `keeps`: it is to sleep with requests, for which a model that it goes for gives up its sleep."""
         asleep = self._sleepers()
         host = HostMemory(self._terms.sleep_budget, {b.model.id: b.model.host_bytes for b in asleep})
-        found = fate(host, body.model.host_bytes, [_sleeper(b) for b in asleep])
+        loads = [b.model.id for b in asleep if keeps and _could_start_anew(b, body.model.id)]
+        found = fate(host, body.model.host_bytes, [_sleeper(b) for b in asleep], last=loads)
+        if found.goal is not Goal.SLEEP:
+            return False
         for name in found.stops:
-            self._stop(self._bodies[name])
-        return found.goal is Goal.SLEEP
+            self._stop(self._bodies[name], anew=name in loads)
+        return True
 
     def _asleep(self, body: Body) -> None:
         """What stays on the device is kept only where nobody was promised it."""
@@ -216,6 +223,12 @@ class Instances(ABC):
 
     def _at(self, when: float, kind: str, name: str, what: int = 0) -> None:
         heapq.heappush(self._heap, (when, next(self._ids), kind, name, what))
+
+
+def _could_start_anew(body: Body, victim: str) -> bool:
+    """Whether it sleeps and waits for the room of `victim` to wake."""
+    waits = body.state is State.SLEEPING and body.load is not None and victim in body.load.victims
+    return waits and body.frozen_since is None
 
 
 def _sleeper(body: Body) -> Sleeper:

@@ -1685,7 +1685,7 @@ export interface components {
          * @description What a drain does with the leases that are left at its deadline.
          * @enum {string}
          */
-        OnTimeout: "cut" | "wait" | "freeze";
+        OnTimeout: "cut" | "wait" | "freeze" | "keep";
         /**
          * Outcome
          * @description How a request ended. Exactly one per request.
@@ -2261,7 +2261,8 @@ export interface components {
         };
         /**
          * StoppedOut
-         * @description A sleeper that would be stopped so that a victim can sleep: the host's memory for sleep has no room for both.
+         * @description A sleeper that would be stopped so that a victim can sleep: the host's memory for sleep has no room for both. It may be the
+         *     model itself, which is then started anew instead of woken.
          */
         StoppedOut: {
             /** Model */
@@ -2280,6 +2281,11 @@ export interface components {
              * @description What it would take to have it back: a start, where it would have been a wake.
              */
             return_s: number;
+            /**
+             * Late
+             * @description Only if the drain of that victim takes longer than `swap.drain_timeout`, so that it has to sleep with requests.
+             */
+            late: boolean;
         };
         /**
          * Task

@@ -373,6 +373,32 @@ def test_a_drain_that_leads_to_stop_cannot_freeze() -> None:
         assert isinstance(effects[0], lc.RevokeLeases)
 
 
+def test_a_drain_that_keeps_what_is_left_stops_where_nothing_is() -> None:
+    """With nothing left it is a stop; what is left at its deadline sleeps along, and is served on when it woke."""
+    keep = lc.Drain(Goal.STOP, 10.0, "room for b", OnTimeout.KEEP)
+    draining, _ = lc.step(reach("ready"), keep, 0.0)
+    stopped, effects = lc.step(draining, lc.LeasesGone(1), 5.0)
+    assert (stopped.state, stopped.then) == (State.STOPPING, Then.STOPPED)
+    asleep, effects = lc.step(draining, lc.Tick(), 10.0)
+    assert [type(e) for e in effects] == [lc.FreezeLeases, lc.Suspend, lc.Emit]
+    assert (asleep.state, asleep.frozen, asleep.goal) == (State.SUSPENDING, True, None)
+    risen, _ = lc.step(draining, lc.Drain(Goal.STOP, 10.0, "operator", OnTimeout.CUT), 1.0)
+    cut, effects = lc.step(risen, lc.Tick(), 10.0)
+    assert (cut.state, type(effects[0])) == (State.STOPPING, lc.RevokeLeases)
+
+
+def test_a_sleep_that_is_given_up_lets_its_load_go_on() -> None:
+    """It stops in order, and is started where somebody waits for it; frozen requests are not lost that way, and neither is
+    what runs or loads: there it is a kill like any other."""
+    after, effects = lc.step(reach("sleeping"), lc.Kill("room", cold=True), 1.0)
+    assert (after.state, after.then) == (State.STOPPING, Then.COLD)
+    assert [type(e) for e in effects] == [lc.StopProcess, lc.Emit]
+    for place in ("sleeping*", "ready", "waking", "starting"):
+        assert lc.step(reach(place), lc.Kill("room", cold=True), 1.0)[0].then is Then.STOPPED
+    killed, effects = lc.step(after, lc.Kill("operator"), 2.0)
+    assert (killed.then, effects) == (Then.STOPPED, (lc.Settle(ok=False, reason="operator"),))
+
+
 def test_a_promise_to_let_them_finish_outlives_every_other_drain() -> None:
     """Whoever drains first or later: once somebody was promised that what runs is let finish, the deadline cuts nobody. One that
     may freeze still does, for its room is promised, and stops when they have ended."""
@@ -386,7 +412,8 @@ def test_a_promise_to_let_them_finish_outlives_every_other_drain() -> None:
                 assert (draining.goal, draining.deadline) == (Goal.STOP, 10.0)
                 after, effects = lc.step(draining, lc.Tick(), 10.0)
                 assert not [e for e in effects if isinstance(e, lc.RevokeLeases)]
-                freezes = first is other and goal is Goal.SLEEP and on_timeout is OnTimeout.FREEZE
+                may = on_timeout is OnTimeout.KEEP or (on_timeout is OnTimeout.FREEZE and goal is Goal.SLEEP)
+                freezes = first is other and may
                 assert after.state is (State.SUSPENDING if freezes else State.DRAINING)
                 assert (after.goal, after.frozen) == (Goal.STOP, freezes)
     stopped, _ = lc.step(reach("draining*>stop"), lc.Drain(Goal.STOP, 10.0, "operator", OnTimeout.CUT), 0.0)

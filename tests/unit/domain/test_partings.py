@@ -75,6 +75,48 @@ def test_requests_are_kept_where_the_host_has_room_for_that() -> None:
     assert (idle.fate.goal, idle.keeps, idle.then) == (Goal.SLEEP, False, OnTimeout.FREEZE)
 
 
+def test_who_is_loaded_gives_up_its_sleep_before_anybody_is_cut() -> None:
+    """`a` is to sleep with its requests where `b`, which is to wake, has the room: it is reckoned as if that came to pass, and `a`
+    stops where its requests end in time."""
+    busy, there = Goer("a", asleep=False, in_flight=1, takes=6, takes_frozen=6), memory(10, leavers=("a",), b=6)
+    ((parting,), after) = part(there, [busy], (), OnTimeout.FREEZE, "b")
+    assert (parting.fate.goal, parting.keeps) == (Goal.STOP, False)
+    assert (parting.then, parting.gives_up) == (OnTimeout.KEEP, ("b",))
+    assert after.host == HostMemory(10, {"a": 6}, {"b": 6})
+    assert after.ledger.reservations["b"] == there.ledger.reservations["b"], "what it holds goes on to be its own"
+
+
+def test_others_give_up_their_sleep_before_who_is_loaded() -> None:
+    """And at once, as for any sleep; with the model of the load only as many of them as are needed beside it."""
+    busy = Goer("a", asleep=False, in_flight=1, takes=6, takes_frozen=6)
+    ((parting,), _) = part(memory(16, leavers=("a",), b=6, s=6), [busy], sleepers("s"), OnTimeout.FREEZE, "b")
+    assert (parting.fate.goal, parting.keeps, parting.fate.stops) == (Goal.SLEEP, True, ("s",))
+    assert parting.gives_up == ()
+    busy = replace(busy, takes=9, takes_frozen=9)
+    there = memory(10, leavers=("a",), b=2, s=3, t=3)
+    ((parting,), after) = part(there, [busy], sleepers("s", "t"), OnTimeout.FREEZE, "b")
+    assert (parting.then, parting.gives_up) == (OnTimeout.KEEP, ("b", "s", "t"))
+    assert after.ledger.reservations["s"].leaving
+
+
+def test_one_that_sleeps_without_requests_may_need_more_with_them() -> None:
+    """At level 2 it takes nothing of the host's memory, and the weights with requests: only a late drain takes others' room."""
+    busy = Goer("a", asleep=False, in_flight=1, takes=0, takes_frozen=6)
+    ((parting,), _) = part(memory(10, leavers=("a",), b=6), [busy], (), OnTimeout.FREEZE, "b")
+    assert (parting.fate.goal, parting.then, parting.gives_up) == (Goal.SLEEP, OnTimeout.FREEZE, ("b",))
+
+
+def test_a_sleep_is_given_up_once() -> None:
+    """For the first of two; the second is cut, and so is one whose requests nobody's sleep would save."""
+    busy = [Goer(m, asleep=False, in_flight=1, takes=6, takes_frozen=6) for m in "ac"]
+    partings, _ = part(memory(10, leavers=("a", "c"), b=6), busy, (), OnTimeout.FREEZE, "b")
+    assert [(p.then, p.gives_up) for p in partings] == [(OnTimeout.KEEP, ("b",)), (OnTimeout.CUT, ())]
+    ((parting,), _) = part(memory(5, leavers=("a",), b=5), busy[:1], (), OnTimeout.FREEZE, "b")
+    assert (parting.then, parting.gives_up) == (OnTimeout.CUT, ())
+    ((parting,), _) = part(memory(10, leavers=("a",), b=6), busy[:1], (), OnTimeout.CUT, "b")
+    assert (parting.then, parting.gives_up) == (OnTimeout.CUT, ()), "nothing is frozen, so nothing is given up"
+
+
 sizes = st.integers(0, 9)
 goer = st.builds(
     Goer, st.just(""), st.booleans(), st.integers(0, 2), sizes, sizes,

@@ -26,6 +26,14 @@ def test_who_fits_sleeps() -> None:
     assert fate(host(10, a=10), 0, sleepers("a")) == Fate(Goal.SLEEP, "it sleeps")
 
 
+def test_who_is_to_wake_gives_up_its_sleep_last() -> None:
+    """Only where all the others are too little, and then no more of them go than are needed beside it."""
+    assert fate(host(10, a=4, w=4), 6, sleepers("a"), last=["w"]).stops == ("a",)
+    assert fate(host(10, a=4, w=4), 8, sleepers("a"), last=["w"]).stops == ("w", "a")
+    assert fate(host(10, a=2, w=8), 8, sleepers("a"), last=["w"]).stops == ("w",)
+    assert fate(host(10, a=2, w=8), 11, sleepers("a"), last=["w"]).goal is Goal.STOP
+
+
 @pytest.mark.parametrize(
     ("budget", "why_not", "device_room", "told"),
     [

@@ -1,12 +1,13 @@
 """When a model will be READY: learned per model, with what has to happen before, and compared with what came."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from fakes_engine import World, model, world
 from vllm_mm.domain.estimates import Kind, Span, Stage, Times
-from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.lifecycle import OnTimeout, State
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Rules
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
@@ -197,3 +198,98 @@ async def test_a_second_load_on_the_device_waits_for_the_first_ones_profile() ->
         assert w.starts == ["a"]
         assert w.manager.expected("a") == Span(pytest.approx(15.0, abs=0.2), pytest.approx(15.0, abs=0.2))
         assert w.manager.eta("b") == pytest.approx(15.0 + 10.0, abs=0.2)
+
+
+def paced(w: World) -> Mapping[str, Times]:
+    """What everything takes in `w`, as it was learned."""
+    return {name: known(**{k.value: s for (m, k), s in w.pace.items() if m == name}) for name, _ in w.pace}
+
+
+def forecasts(w: World, name: str) -> dict[str, tuple[float, float]]:
+    """Of its load: what was told at each stage, and what it was; seconds."""
+    [done] = [e for e in w.journal.events if e.kind == "swap.done" and e.model == name][-1:]
+    return {f["at"]: (f["expected_s"], f["took_s"]) for f in done.data["forecasts"]}
+
+
+def light(name: str, gib: float) -> ModelSpec:
+    """It takes 6 GiB of the host's memory asleep."""
+    return ModelSpec(name, EngineKind.SIM, sim={"weights": "6GiB", "sleep_residual": "1GiB"}, memory=int(gib * GIB))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_victims_that_share_the_hosts_memory_are_reckoned_together(busy: bool) -> None:
+    """Two of 6 GiB go for one load, and the host has room for one of them once a sleeper was stopped: the first waits for that
+    stop, the second stops. Each for itself would sleep at once: 13 s instead of the 17 s that it takes. What is told when the
+    request comes, and when the load is decided, is within a tenth of what it was."""
+    policy = Policy(Rules(max_wait=5.0, min_dwell=0.0, quantum=0.0), drain_timeout=60.0, sleep_budget=11 * GIB)
+    specs = [light("old", 10), light("a", 10), light("b", 10), light("big", 20)]
+    async with world(*specs, devices=[Device("sim0", 24 * GIB, kind="sim")], policy=policy) as w:
+        await w.ready("old")
+        await w.manager.sleep("old", "test")
+        await w.clock.advance(5.0)
+        await w.ready("a")
+        await w.ready("b")
+        w.pace.update(
+            {
+                ("old", Kind.STOP): 4.0, ("a", Kind.SLEEP): 3.0, ("b", Kind.SLEEP): 3.0, ("a", Kind.STOP): 2.0,
+                ("b", Kind.STOP): 2.0, ("big", Kind.START): 10.0, ("a", Kind.DRAIN): 2.0, ("b", Kind.DRAIN): 2.0,
+            }
+        )  # fmt: skip
+        await learned(w, **paced(w))
+        await w.clock.advance(5.0)
+        leases = [lease for m in "ab" if busy and (lease := w.manager.fast_lease(w.ticket(m))) is not None]
+        big = waiting(w, "big")
+        await w.clock.advance(5.0 + 2.0 if busy else 0.0)
+        for lease in leases:
+            w.manager.take_back(lease)
+        await w.clock.advance(30.0)
+        assert big.result() == "big"
+        assert w.sleeps[-1] == ("a", False)
+        told = forecasts(w, "big")
+        for expected, took in told.values():
+            assert expected == pytest.approx(took, rel=0.1)
+        assert told["decided"][0] == pytest.approx(4.0 + 3.0 + 10.0, abs=0.1)
+
+
+async def test_a_sleep_that_is_given_up_counts_as_a_start() -> None:
+    """`b` is woken where the requests of `a` end in time. They are not expected to: then `a` sleeps with them when its drain is over and
+    `b` has given up its own sleep, and `b` starts from nothing."""
+    rules = Rules(max_wait=5.0, min_dwell=0.0, quantum=0.0)
+    policy = Policy(rules, drain_timeout=6.0, on_drain_timeout=OnTimeout.FREEZE, sleep_budget=10 * GIB)
+    async with world(
+        light("b", 13), light("a", 13), devices=[Device("sim0", 15 * GIB, kind="sim")], policy=policy
+    ) as w:
+        await w.ready("b")
+        await w.manager.sleep("b", "test")
+        await w.clock.advance(5.0)
+        await w.ready("a")
+        w.pace.update(
+            {
+                ("a", Kind.SLEEP): 3.0, ("a", Kind.STOP): 1.0, ("b", Kind.STOP): 4.0, ("b", Kind.START): 10.0,
+                ("b", Kind.WAKE): 2.0,
+            }
+        )  # fmt: skip
+        times = dict(paced(w))
+        for drain, eta in ((1.0, 5.0 + 1.0 + 1.0 + 2.0), (30.0, 5.0 + 6.0 + 4.0 + 3.0 + 10.0)):
+            times["a"] = known(sleep=3.0, stop=1.0, drain=drain)
+            await learned(w, **times)
+            async with w.manager.lease(w.ticket("a")):
+                b = waiting(w, "b")
+                await w.clock.settle()
+                assert w.manager.eta("b") == pytest.approx(eta, abs=0.2)
+                b.cancel()
+                await w.clock.settle()
+        running = asyncio.create_task(hold(w, "a"))
+        await w.clock.settle()
+        b = waiting(w, "b")
+        await w.clock.advance(40.0)
+        assert b.result() == "b"
+        for expected, took in forecasts(w, "b").values():
+            assert expected == pytest.approx(took, rel=0.1)
+        running.cancel()
+
+
+async def hold(w: World, name: str) -> None:
+    """A request that does not end."""
+    async with w.manager.lease(w.ticket(name)):
+        await asyncio.Event().wait()

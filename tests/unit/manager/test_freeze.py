@@ -1,6 +1,8 @@
 """Requests that are frozen in a sleeping engine: their leases stay, and whatever ends them ends them with the truth."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -10,10 +12,11 @@ import pytest
 from fakes_engine import FakeControl, World, model, world
 from vllm_mm.control import reload
 from vllm_mm.control.idle import IdleWatch
+from vllm_mm.control.plan import plan
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError, RequestCut, UpstreamDied, UpstreamTimeout
-from vllm_mm.domain.lifecycle import OnTimeout, State
-from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.lifecycle import Goal, OnTimeout, State
+from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.residency import Device
 from vllm_mm.domain.scheduling import Load, Rules, Ticket
 from vllm_mm.domain.specs import GIB, EngineKind, IdlePolicy, ModelSpec, StartLimits
@@ -336,6 +339,118 @@ async def test_two_models_with_endless_answers_take_turns() -> None:
         assert not any(s.task.done() for s in streams.values())
         for stream in streams.values():
             stream.task.cancel()
+
+
+TIGHT = {"weights": "6GiB", "sleep_residual": "1GiB"}
+TAKES_TURNS = Rules(max_wait=5.0, min_dwell=0.0, quantum=2.0)
+
+
+@contextlib.asynccontextmanager
+async def one_asleep_one_busy(
+    budget: int, *more: ModelSpec, drain: float = 2.0
+) -> AsyncIterator[tuple[World, Streaming]]:
+    """Room for one awake: `b` sleeps with 6 GiB of a `budget` (GiB) of host memory, and `a` is busy and takes as much asleep."""
+    policy = Policy(TAKES_TURNS, drain_timeout=drain, on_drain_timeout=OnTimeout.FREEZE, sleep_budget=budget * GIB)
+    fleet = (*more, *(sleeper(m, sim=TIGHT) for m in "ba"))
+    async with world(*fleet, devices=[Device("sim0", 15 * GIB, kind="sim")], policy=policy) as w:
+        for spec in fleet:
+            await w.ready(spec.id)
+            await w.clock.advance(5.0)
+            if spec.id != "a":
+                await w.manager.sleep(spec.id, "test")
+                await w.clock.advance(5.0)
+        yield w, await streaming(w)
+
+
+async def wants(w: World, name: str) -> "asyncio.Task[str]":
+    async def get() -> str:
+        async with w.manager.lease(w.ticket(name)) as lease:
+            return lease.model
+
+    task = asyncio.create_task(get())
+    await w.clock.settle()
+    return task
+
+
+async def test_who_is_woken_gives_up_its_sleep_before_anybody_is_cut() -> None:
+    """The host's memory holds one of them asleep: `b`, which is to wake, is stopped when the drain of `a` has taken too long, and
+    started anew in the room of `a`, whose stream goes on afterwards. The plan says so beforehand."""
+    async with one_asleep_one_busy(10) as (w, stream):
+        found = plan(w.manager, w.manager.require("b").spec, TAKES_TURNS, w.clock.now())
+        assert [(v.goal, v.then) for v in found.victims] == [(Goal.STOP, OnTimeout.KEEP)]
+        assert [(s.model, s.sleeps_for, s.late) for s in found.stopped] == [("b", "a", True)]
+        served = await wants(w, "b")
+        await w.clock.advance(6.0)
+        assert [w.manager.require(m).state for m in "ab"] == [State.DRAINING, State.SLEEPING]
+        await w.clock.advance(2.0)
+        assert (w.sleeps[-1], served.result()) == (("a", True), "b")
+        assert w.starts == ["b", "a", "b"]
+        assert not stream.task.done()
+        gave_up = next(e for e in w.journal.events if e.model == "b" and "started anew" in str(e.cause))
+        assert (gave_up.kind, split(str(gave_up.cause))[0]) == ("instance.stopping", Reason.SLEEP_ROOM)
+        await w.clock.advance(20.0)
+        a = w.manager.require("a")
+        assert (a.state, a.gate.count, a.gate.frozen) == (State.READY, 1, 0)
+        stream.complete()
+        await stream.task
+
+
+async def test_a_sleep_is_not_given_up_where_requests_end_in_time() -> None:
+    """`a` has drained before its time is over: it stops, for there is no room for its sleep, and `b` wakes as ever."""
+    async with one_asleep_one_busy(10) as (w, stream):
+        served = await wants(w, "b")
+        await w.clock.advance(6.0)
+        stream.complete()
+        await stream.task
+        await w.clock.advance(2.0)
+        assert served.result() == "b"
+        assert w.starts == ["b", "a"]
+        assert w.manager.require("a").state is State.STOPPED
+        assert w.manager.host_memory.used == 0
+
+
+async def test_others_give_up_their_sleep_first() -> None:
+    """Where a sleeper that nobody waits for is enough, it goes, and `b` is woken."""
+    async with one_asleep_one_busy(12, sleeper("old", sim=TIGHT)) as (w, stream):
+        served = await wants(w, "b")
+        await w.clock.advance(8.0)
+        assert served.result() == "b"
+        assert w.starts == ["old", "b", "a"]
+        assert w.manager.require("old").state is State.STOPPED
+        assert not stream.task.done()
+        stream.task.cancel()
+
+
+async def test_who_left_is_not_started_anew() -> None:
+    """`b` gives up its sleep, and meanwhile nobody waits for it any more: its load is over, and `a` goes on."""
+    async with one_asleep_one_busy(10) as (w, stream):
+        w.hold_stops = True
+        w.processes["b"].release_stop.clear()
+        served = await wants(w, "b")
+        await w.clock.advance(7.1)
+        assert w.manager.require("b").state is State.STOPPING
+        served.cancel()
+        await w.clock.settle()
+        w.processes["b"].release_stop.set()
+        await w.clock.advance(30.0)
+        assert w.starts == ["b", "a"]
+        assert w.manager.require("b").state is State.STOPPED
+        assert w.manager.require("a").state is State.READY
+        stream.complete()
+        await stream.task
+
+
+async def test_room_that_somebody_else_took_meanwhile_is_told_by_a_cut() -> None:
+    """What was reckoned with is not there when the drain of `a` is over, whoever gives up its sleep: its requests end with an error."""
+    async with one_asleep_one_busy(10) as (w, stream):
+        served = await wants(w, "b")
+        await w.clock.advance(6.0)
+        w.manager._tiers.host = w.manager._tiers.host.take("else", 8 * GIB)
+        await w.clock.advance(4.0)
+        error = stream.task.exception()
+        assert isinstance(error, RequestCut)
+        assert "no room" in str(error)
+        assert served.result() == "b"
 
 
 async def test_a_frozen_model_is_never_idle() -> None:

@@ -109,6 +109,19 @@ def test_what_is_frozen_keeps_the_host_memory() -> None:
     assert not any(s.cut for s in outcome.served)
 
 
+def test_who_is_woken_gives_up_its_sleep_before_anybody_is_cut() -> None:
+    """Room for one sleeper, which is B, when A is busy: at 80 s its drain has taken 10 s, B stops, A sleeps with its request, and B
+    starts in its room at 81 s. Where A ends before that, B wakes."""
+    terms = replace(TERMS, drain_timeout=10.0, preempt=True, sleep_budget=10, rules=Rules(20.0, 0.0, 10.0))
+    outcome = run((0, "b", 1), (1, "a", 100), (50, "b", 1), terms=terms)
+    assert [(n.model, n.kind, n.decided, n.ready) for n in outcome.loads] == [
+        ("b", "start", 0.0, 20.0), ("a", "start", 21.0, 42.0), ("b", "start", 70.0, 101.0), ("a", "wake", 102.0, 105.0),
+    ]  # fmt: skip
+    assert not any(s.cut for s in outcome.served)
+    outcome = run((0, "b", 1), (1, "a", 33), (50, "b", 1), terms=terms)
+    assert [(n.model, n.kind, n.ready) for n in outcome.loads[2:]] == [("b", "wake", 78.0)]
+
+
 def test_frozen_requests_have_their_place_in_any_order() -> None:
     """Also where it is strictly that of arrival: since they froze, they wait like a request that came then."""
     terms = replace(TERMS, drain_timeout=5.0, preempt=True, sleep_budget=100)
