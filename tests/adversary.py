@@ -45,7 +45,7 @@ class Body:
     name: str
     need: int
     load: float
-    devices: int
+    wish: DeviceWish
     slots: int
     priority: int
     state: State = State.STOPPED
@@ -68,11 +68,16 @@ class Body:
     """Who was told to come again."""
     returning_since: float | None = None
     returned: float = 0.0
-    """When somebody came the last time, while nobody else waited."""
+    """When somebody with rights came the last time, while nobody else with rights waited."""
 
     @property
     def waits(self) -> bool:
         return bool(self.tickets or self.frozen) or self.wanted_since is not None
+
+    @property
+    def rights(self) -> bool:
+        """Others may be told to go for somebody who waits."""
+        return bool(self.frozen) or self.wanted_since is not None or any(t.evicts for t in self.tickets.values())
 
     @property
     def comes(self) -> bool:
@@ -96,7 +101,7 @@ class World:
         self.bodies = {
             name: Body(
                 name, rng.choice([3, 5, 6, 10]), rng.choice([0.5, 3.0, 20.0]),
-                rng.choice([1, 1, 1, min(2, len(sizes))]), rng.choice([1, 3, 50]), rng.choice([0, 0, 0, 1]),
+                _wish(rng, len(sizes)), rng.choice([1, 3, 50]), rng.choice([0, 0, 0, 1]),
             )
             for name in "abcdef"[: rng.randint(2, 6)]
         }  # fmt: skip
@@ -189,18 +194,20 @@ class World:
         """A request, which may have little patience."""
         rng = self.rng
         ticket = Ticket(
-            f"t{self._sent}", body.name, self.now, 1e9, key=rng.choice("xyz"), priority=rng.choice([0, 0, 0, 1])
-        )
+            f"t{self._sent}", body.name, self.now, 1e9, key=rng.choice("xyz"), priority=rng.choice([0, 0, 0, 1]),
+            evicts=rng.random() < 0.9,
+        )  # fmt: skip
         self._work[ticket.id] = rng.choice([0.1, 1.0, 5.0, 60.0])
         if not body.tickets:
             body.returning_since = body.returning.at(self.now) if body.returning is not None else None
+        if ticket.evicts and not any(t.evicts for t in body.tickets.values()):
             body.returned = self.now
         if not body.waits:
             body.rivals = 0
         body.tickets[ticket.id] = ticket
         if body.called or body.state not in AWAY:
             self.reached.add(ticket.id)
-        if rng.random() < 0.4:
+        if not ticket.evicts or rng.random() < 0.4:  # for those without the right nobody promises anything
             self._at(self.now + rng.choice([0.1, 1.0, 4.0]), "expire", body.name, self._sent)
         self._sent += 1
 
@@ -304,6 +311,7 @@ class World:
         assert not body.tickets or len(body.leases) == body.slots, "a READY lane waits beside a free slot"
 
     def _load(self, body: Body, load: Load) -> None:
+        assert body.rights or not load.victims, "somebody goes for those who may not have that"
         for name in load.victims:
             victim = self.bodies[name]
             assert victim.state is State.READY, "no victim"
@@ -320,10 +328,11 @@ class World:
         for ticket in body.tickets.values():
             if ticket.id not in self.reached:
                 self.reached.add(ticket.id)
-                self._waited(ticket.arrived, allowed)
+                if ticket.evicts:
+                    self._waited(ticket.arrived, allowed)
         if body.frozen_since is not None:
             self._waited(body.frozen_since, allowed)
-        if body.tickets and body.returning_since is not None:
+        if any(t.evicts for t in body.tickets.values()) and body.returning_since is not None:
             # From its first coming; but a model that became ready while it was away may stay for its time.
             patience = max(self.rules.max_wait, self.rules.min_dwell)
             self.returned += 1
@@ -344,7 +353,7 @@ class World:
                 self._at(late, "look", hold.model)
 
     def _judge(self) -> None:
-        waiting = [b.name for b in self.bodies.values() if b.apart]
+        waiting = [b.name for b in self.bodies.values() if b.apart and b.rights]
         coming = any(kind not in {"arrive", "again", "expire", "crash"} for _, _, kind, _, _ in self._heap)
         assert coming or not waiting, f"nothing will ever change for {waiting}"
         for device in self.ledger.devices.values():
@@ -360,7 +369,8 @@ class World:
         lanes = [
             Lane(
                 b.name, State.STARTING if b.called else b.state, tuple(b.tickets.values()), b.wanted_since,
-                DeviceWish(count=b.devices), b.need, b.slots - len(b.leases) if b.state is State.READY else 0, b.priority,
+                b.wish, b.need, b.slots - len(b.leases) if b.state is State.READY else 0,
+                max((b.priority, *(t.priority for t in b.tickets.values()))),
                 served_until=b.served_until, frozen=len(b.frozen), frozen_since=b.frozen_since, turns=b.turns,
                 returning_since=b.returning_since,
             )
@@ -391,3 +401,10 @@ class World:
 
     def _at(self, when: float, kind: str, name: str = "", what: int = 0) -> None:
         heapq.heappush(self._heap, (when, next(self._ids), kind, name, what))
+
+
+def _wish(rng: Random, devices: int) -> DeviceWish:
+    """Some have a device of their own choice."""
+    if rng.random() < 0.2:
+        return DeviceWish(ids=(f"d{rng.randrange(devices)}",))
+    return DeviceWish(count=rng.choice([1, 1, 1, min(2, devices)]))

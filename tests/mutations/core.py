@@ -129,8 +129,20 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "newcomers-before-the-overdue", "whoever has more waiting goes before an overdue model, whenever it came",
         "backend/vllm_mm/domain/scheduling/order.py",
-        "        behind = first <= min(now, since)\n", "        behind = first <= min(now, since - 1e9)\n",
+        "own, last = claims_at(lane, rules), min(now, _since(lane))", "own, last = claims_at(lane, rules), -1e9",
         ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
+        "claims-are-not-lent", "a priority counts for nothing where the lower one is overdue first",
+        "backend/vllm_mm/domain/scheduling/board.py",
+        "claims <= self._now or lane.model in self._lent", "claims <= self._now",
+        ("tests/unit/domain/scheduling/test_brain.py::test_a_priority_counts_also_where_the_lower_one_is_overdue_first",),
+    ),
+    Mutant(
+        "one-overdue-for-all", "who came since a model was overdue is behind the first of the overdue only",
+        "backend/vllm_mm/domain/scheduling/order.py",
+        "behind = bisect_right(due, last) - (own <= last)", "behind = min(1, bisect_right(due, last) - (own <= last))",
+        ("tests/unit/domain/scheduling/test_brain.py::test_each_overdue_model_goes_before_who_came_since",),
     ),
     Mutant(
         "busy-never-go", "nobody overdue takes room from a busy model",

@@ -17,8 +17,13 @@ from vllm_mm.domain.specs import DeviceWish
 class Board:
     """One round."""
 
-    def __init__(self, view: View, apart: Sequence[Lane], granted: Mapping[str, int], rules: Rules, now: float) -> None:
-        """`apart`: the lanes that wait for a load which is not decided yet; `granted`: leases given in this round."""
+    def __init__(
+        self, view: View, apart: Sequence[Lane], granted: Mapping[str, int], rules: Rules, now: float,
+        lent: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        """`apart`: the lanes that wait for a load which is not decided yet; `granted`: leases given in this round; `lent`: see
+        `order.lent_claims`."""
+        self._lent = lent
         self._view = view
         self._rules = rules
         self._now = now
@@ -57,7 +62,7 @@ class Board:
         reach = lane.wish.ids or self._ledger.devices
         if self._closed and all(d in self._closed for d in reach):
             return self._never(lane) or self._behind(lane, claims)
-        overdue = claims <= self._now
+        overdue = claims <= self._now or lane.model in self._lent
         going = {r.model: self._may_go_at(r, lane, overdue=overdue) for r in self._residents}
         found: Placement | NoPlacement | None = None
         if own is not None and all(size >= lane.per_device for size in own.device_bytes.values()):
@@ -71,7 +76,7 @@ class Board:
         if found is not None and found.permanent:
             return Refuse(lane.model, Reason.NEVER.because(found.reason))
         held = self._hold(lane, going, claims)
-        if overdue:
+        if claims <= self._now:  # by its own claim: who lends one waits for nobody that cannot go now
             self._keep(lane, going)
         return held
 
@@ -172,6 +177,8 @@ class Board:
             return code.because(f"it sleeps on {where}, and nobody has to go for it")
         evicts = f"evicts {', '.join(found.victims)}"
         if overdue:
+            if lender := self._lent.get(lane.model):
+                evicts += f", before {lender}, which has waited too long and has a lower priority"
             return (Reason.OPERATOR if lane.urgent else Reason.MAX_WAIT).because(evicts)
         regret = sum(r.missed for r in self._residents if r.model in found.victims)
         return (Reason.PAYS if regret else Reason.IDLE).because(evicts)

@@ -9,7 +9,7 @@ from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Reservation
 from vllm_mm.domain.scheduling.board import Board
 from vllm_mm.domain.scheduling.fairness import deal
-from vllm_mm.domain.scheduling.order import by_turn
+from vllm_mm.domain.scheduling.order import by_turn, lent_claims
 from vllm_mm.domain.scheduling.words import Decision, Grant, Hold, Lane, Refuse, Rules, View
 
 ON_THE_WAY = frozenset({State.STARTING, State.WAKING})
@@ -22,7 +22,7 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
     Guarantees: a READY lane with free slots is granted whatever other lanes do; loads that fit together are decided
     together; each decision is made against the ledger as the decisions before it will leave it; a lane whose oldest
     waiter is `max_wait` old takes its room from busy models too, and no lane that came or was served since then may take
-    that room first.
+    that room first; one of higher priority that waited already then takes it instead.
 
     Grants come first (they take no room), then the other lanes by turn. A READY lane that is only wanted, without tickets,
     gets no decision.
@@ -31,8 +31,11 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
     ready = [serve(lane) for lane in waiting if lane.state is State.READY and lane.tickets]
     granted = {d.model: len(d.tickets) for d in ready if isinstance(d, Grant)}
     others = [lane for lane in waiting if lane.state is not State.READY]
-    board = Board(view, [lane for lane in others if lane.state not in ON_THE_WAY], granted, rules, now)
-    return (*ready, *(_decide(lane, board) for lane in by_turn(others, view, rules, now)))
+    turn = by_turn(others, view, rules, now)
+    open_ones = [lane for lane in turn if foregone(lane, view.ledger.reservations.get(lane.model)) is None]
+    apart = [lane for lane in others if lane.state not in ON_THE_WAY]
+    board = Board(view, apart, granted, rules, now, lent_claims(open_ones, rules, now))
+    return (*ready, *(_decide(lane, board) for lane in turn))
 
 
 def serve(lane: Lane) -> Grant | Hold:

@@ -1,5 +1,6 @@
 """Whose turn it is among the models that wait for a load. Pure."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf
 
@@ -32,18 +33,48 @@ def by_turn(lanes: Sequence[Lane], view: View, rules: Rules, now: float) -> list
     lone old waiter gains on the many. Priorities stand above that. What is only kept ready comes last, until it is overdue.
 
     Before an overdue model goes only who waited already when it became overdue, and that once: whoever was served or came
-    since then comes after it. On that the bound rests (`bound`).
+    since then comes after it, and after all others that were overdue by then. On that the bound rests (`bound`).
     """
-    due = sorted((claims_at(lane, rules), lane.model) for lane in lanes)
+    due = sorted(claims_at(lane, rules) for lane in lanes)
 
-    def turn(lane: Lane) -> tuple[bool, bool, int, float, str]:
-        own = claims_at(lane, rules)
-        since = max(-inf if t is None else t for t in (lane.served_until, lane.oldest))
-        first = next((at for at, model in due if model != lane.model), inf)
-        behind = first <= min(now, since)
+    def turn(lane: Lane) -> tuple[int, bool, int, float, str]:
+        own, last = claims_at(lane, rules), min(now, _since(lane))
+        behind = bisect_right(due, last) - (own <= last)
         return behind, lane.kept and now < own, -lane.priority, own if behind else -_gain(lane, view, now), lane.model
 
     return sorted(lanes, key=turn)
+
+
+def lent_claims(turn: Sequence[Lane], rules: Rules, now: float) -> dict[str, str]:
+    """Who makes room for itself by the claim of another: a model that goes before an overdue one of lower priority, by turn, though it
+    is not overdue itself. By model, with the one that lends its claim.
+
+    Else a priority would be worth nothing wherever the lower one came first, if only by a moment: its claim is the first to make
+    busy models go. It costs the lender what it would have cost anyway: `by_turn` has only those before it that waited already when it became
+    overdue, and each of them once. An operator's start lends nothing: that it is wanted at once says nothing about others.
+    `turn`: those for which something can be decided, in their order.
+    """
+    lent: dict[str, str] = {}
+    overdue: list[tuple[float, str, Lane]] = []
+    for lane in reversed(turn):
+        claims = claims_at(lane, rules)
+        if claims <= now:
+            overdue += [] if lane.urgent else [(claims, lane.model, lane)]
+        elif lane.may_evict and not lane.kept:
+            lenders = [it for it in overdue if it[2].priority < lane.priority and _meet(lane, it[2])]
+            if lenders:
+                lent[lane.model] = min(lenders)[1]
+    return lent
+
+
+def _since(lane: Lane) -> float:
+    """Since when it waits without having been served; at the latest since somebody waits."""
+    return max(-inf if t is None else t for t in (lane.served_until, lane.oldest))
+
+
+def _meet(one: Lane, other: Lane) -> bool:
+    """Whether they could want the same device."""
+    return not (one.wish.ids and other.wish.ids) or bool(set(one.wish.ids) & set(other.wish.ids))
 
 
 def _gain(lane: Lane, view: View, now: float) -> float:

@@ -1,6 +1,7 @@
 """One round of decisions at a time. The behaviour over time is in tests/stateful, and what it is worth in `scripts/bench policies`."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -433,10 +434,85 @@ def test_before_an_overdue_model_goes_only_who_waited_then() -> None:
     assert [d.model for d in run(lanes, ledger(60))] == ["b", "d", "c"]
 
 
+def test_each_overdue_model_goes_before_who_came_since() -> None:
+    """F, which wants the other device, has been overdue for longest and cannot be loaded; that is no reason for D, which came when B was
+    overdue, to go before B on this one, whatever its priority."""
+    there, here = DeviceWish(ids=("d1",)), DeviceWish(ids=("d0",))
+    lanes = [
+        lane("f", State.STOPPED, 10.0, wish=there),
+        lane("b", State.STOPPED, 70.0, wish=here),
+        lane("d", State.STOPPED, 95.0, priority=9, wish=here),
+    ]
+    book = ledger(60, 60, a={"d0": 60}, x={"d1": 60})
+    residents = [resident("a"), resident("x", state=State.STARTING, ready_since=None)]
+    f, b, d = run(lanes, book, residents)
+    assert (told(f), told(b), told(d)) == (
+        (Hold, "f", Reason.ROOM), (Load, "b", Reason.MAX_WAIT), (Hold, "d", Reason.ROOM),
+    )  # fmt: skip
+
+
 def test_priority_is_above_what_is_gained() -> None:
     """Among those who may go before one another."""
     lanes = [lane("b", State.STOPPED, 90.0, 90.0), lane("c", State.STOPPED, 99.0, priority=1)]
     assert [d.model for d in run(lanes, ledger(60))] == ["c", "b"]
+
+
+def test_a_priority_counts_also_where_the_lower_one_is_overdue_first() -> None:
+    """C came 50 ms after B and is more important: when B's claim makes the busy A go, it goes for C, and B is next."""
+    book, busy = ledger(100, a={"d0": 60}), [resident("a", leases=3)]
+    lanes = [lane("b", State.STOPPED, 80.0), lane("c", State.STOPPED, 80.05, priority=1)]
+    c, b = run(lanes, book, busy)
+    assert told(c) == (Load, "c", Reason.MAX_WAIT)
+    assert c.reason.endswith("evicts a, before b, which has waited too long and has a lower priority")
+    assert isinstance(c, Load)
+    assert c.overdue
+    assert isinstance(b, Hold)
+    lanes[0] = lane("b", State.STOPPED, 80.1)
+    assert [type(d) for d in run(lanes, book, busy)] == [Hold, Hold], "nobody is overdue, so nobody lends"
+
+
+@pytest.mark.parametrize(
+    ("changes", "of"),
+    [
+        ({"priority": 0}, "as important"),
+        ({"priority": 1, "served_until": 100.0}, "was served since"),
+        ({"priority": 1, "state": State.STOPPING}, "on its way out"),
+        ({"priority": 1, "wish": DeviceWish(ids=("d1",))}, "wants another device"),
+        ({"priority": 1, "tickets": (), "wanted_since": 90.0}, "only kept ready"),
+        ({"priority": 1, "tickets": tuple(replace(t, evicts=False) for t in tickets("c", 90.0))}, "has no right"),
+        ({"priority": 1, "tickets": tickets("c", 100.0)}, "came since"),
+    ],
+)
+def test_a_claim_is_lent_to_who_waits_by_right_and_is_more_important(changes: dict[str, Any], of: str) -> None:
+    """To nobody else: then B, which is overdue, has the room of A."""
+    book, busy = ledger(100, 10, a={"d0": 60}), [resident("a", leases=3)]
+    lanes = [
+        lane("b", State.STOPPED, 80.0, wish=DeviceWish(ids=("d0",))),
+        replace(lane("c", State.STOPPED, 90.0), **changes),
+    ]
+    found = {d.model: d for d in short(run(lanes, book, busy))}
+    assert found["b"] == load("b", {"d0": 60}, Reason.MAX_WAIT, "a"), of
+    assert not isinstance(found.get("c"), Load)
+
+
+def test_an_operators_start_lends_no_claim_and_neither_does_who_is_on_its_way() -> None:
+    """What is wanted at once by order is loaded, and nothing else for that."""
+    book, busy = ledger(100, a={"d0": 60}), [resident("a", leases=3)]
+    more = lane("c", State.STOPPED, 90.0, priority=1)
+    c, b = run([lane("b", wanted_since=NOW, urgent=True), more], book, busy)
+    assert (told(c), told(b)) == ((Hold, "c", Reason.BUSY), (Load, "b", Reason.OPERATOR))
+    found = {d.model: d for d in run([lane("b", State.STARTING, 80.0), more], book, busy)}
+    assert told(found["c"]) == (Hold, "c", Reason.BUSY)
+
+
+def test_who_lends_its_claim_does_not_wait_for_who_cannot_go() -> None:
+    """C is larger, and needs the room of X, which became ready just now, as well: B, which is overdue, has that of A meanwhile."""
+    book = ledger(100, a={"d0": 50}, x={"d0": 50})
+    residents = [resident("a", leases=3), resident("x", leases=1, ready_since=98.0)]
+    lanes = [lane("b", State.STOPPED, 80.0, need=50), lane("c", State.STOPPED, 80.05, need=90, priority=1)]
+    found = {d.model: d for d in short(run(lanes, book, residents))}
+    assert found["b"] == load("b", {"d0": 50}, Reason.MAX_WAIT, "a")
+    assert isinstance(found["c"], Hold)
 
 
 def test_a_swap_that_does_not_pay_waits() -> None:
