@@ -145,6 +145,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/domain/scheduling/test_brain.py::test_each_overdue_model_goes_before_who_came_since",),
     ),
     Mutant(
+        "cache-worth-nothing", "what a victim's prefix cache is worth does not count",
+        "backend/vllm_mm/domain/scheduling/worth.py", " + known.cache * known.returns", "",
+        ("tests/unit/domain/scheduling/test_brain.py",),
+    ),
+    Mutant(
         "busy-never-go", "nobody overdue takes room from a busy model",
         "backend/vllm_mm/domain/scheduling/worth.py",
         "    return stayed if overdue else inf\n", "    return inf\n",

@@ -25,6 +25,8 @@ class VictimOut(Out):
     """From there until its memory is free."""
     return_s: float
     """What it would take to have it back: a wake, or a start."""
+    cache_s: float
+    """What its clients would wait longer then, altogether, because its prefix cache is lost, if they come."""
 
 
 class StoppedOut(Out):

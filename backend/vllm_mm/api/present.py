@@ -184,7 +184,7 @@ def plan(found: Plan) -> PlanOut:
             VictimOut(
                 model=v.model, state=v.state, in_flight=v.in_flight, device_bytes=dict(v.device_bytes),
                 bytes=sum(v.device_bytes.values()), goal=v.goal, why=v.why, on_timeout=v.then,
-                drain_s=v.drain_s, go_s=v.go_s, return_s=v.return_s,
+                drain_s=v.drain_s, go_s=v.go_s, return_s=v.return_s, cache_s=v.cache_s,
             )
             for v in found.victims
         ],

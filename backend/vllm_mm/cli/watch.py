@@ -127,8 +127,9 @@ def plan(
                 f", {count(victim['in_flight'], 'request')} would finish first, in about {seconds(victim['drain_s'])}"
             )
         typer.echo(f"  evicts {victim['model']} ({victim['state']}, gives back {size(victim['bytes'])}{running})")
+        cache = f" and {seconds(victim['cache_s'])} to fill its prefix cache" if victim["cache_s"] >= 0.1 else ""
         typer.echo(
-            f"    to {victim['goal']} takes {seconds(victim['go_s'])}, to have it back {seconds(victim['return_s'])}: {victim['why']}"
+            f"    to {victim['goal']} takes {seconds(victim['go_s'])}, to have it back {seconds(victim['return_s'])}{cache}: {victim['why']}"
         )
         if victim["in_flight"]:
             typer.echo(f"    what is left after `swap.drain_timeout` {LATE[victim['on_timeout']]}")

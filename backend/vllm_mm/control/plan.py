@@ -49,6 +49,8 @@ class Victim:
     """From there until its memory is free."""
     return_s: float
     """What it would take to have it back: a wake, or a start."""
+    cache_s: float
+    """What its clients would wait longer then, altogether, because its prefix cache is lost, if they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,7 @@ def _victim(manager: ProcessManager, parting: Parting) -> Victim:
         return_s=(
             estimator.expected(instance.spec, Kind.WAKE) if goal is Goal.SLEEP else estimator.start(instance.spec)
         ).likely,
+        cache_s=instance.cache_loss,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ Every request passes `arrived`, `leased` and `ended`: a look-up and a few additi
 """
 
 from collections.abc import Callable, Container
+from dataclasses import replace
 
 from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.lifecycle import Goal
@@ -54,5 +55,6 @@ class Expectations:
             sleep=of(spec, Kind.SLEEP).likely,
         )
         sleeps = self._goal(instance) is Goal.SLEEP
-        habits = self._habits.get(spec.id)
-        return habits.expected(times, now, sleeps=sleeps) if habits is not None else Expected(times, sleeps)
+        habits, loss = self._habits.get(spec.id), instance.cache_loss
+        known = habits.expected(times, now, sleeps=sleeps) if habits is not None else Expected(times, sleeps)
+        return replace(known, cache=loss) if loss else known

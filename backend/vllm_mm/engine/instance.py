@@ -147,6 +147,14 @@ class ModelInstance:
         """Bytes that the process tree uses now; 0 without a process. Reads /proc, in a thread; `memory` has it afterwards."""
         return await self._run.measure() if self._run is not None else 0
 
+    @property
+    def cache_loss(self) -> float:
+        """Seconds that its clients would wait, altogether, if its prefix cache were lost now; see `domain.prefix_cache`."""
+        if self._run is None or self.state is not State.READY:
+            return 0.0
+        room = self.facts.get("kv_tokens")
+        return self._run.cache.loss(room if isinstance(room, int) else None)
+
     async def metrics(self) -> str:
         """The engine's own Prometheus text; empty unless READY or DRAINING. Never counts as use."""
         if self._run is None or self.state not in {State.READY, State.DRAINING}:

@@ -18,6 +18,7 @@ from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.sleep import level
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine import command
+from vllm_mm.engine.cached import CacheWatch
 from vllm_mm.engine.lease import LeaseGate
 from vllm_mm.engine.notes import note
 from vllm_mm.engine.ports import Address, EngineProcess, ExitStatus, LaunchPlan, LaunchRecord
@@ -85,6 +86,7 @@ class Run:
         """Bytes on a device, of the largest use beyond its reservation that was seen."""
         self.pids: Collection[int] = ()
         """Of that tree, at that moment."""
+        self.cache = CacheWatch(tools.clock, self.metrics, self._reads)
         self._actor = actor
         self._tools = tools
         self._launching: asyncio.Task[EngineProcess] | None = None
@@ -276,6 +278,7 @@ class Run:
     async def monitor(self) -> None:
         """Notice an engine that lives but is of no use."""
         await self._require_process().take_stock()  # now everything that it needs to serve is there
+        await self.cache.look()
         timeouts = self._actor.snapshot.timeouts
         reason = await self._require_checks().until_useless(
             timeouts.health,
@@ -283,6 +286,7 @@ class Run:
             reads=self._reads,
             count=lambda: self._actor.gate.count,
             suspicions=lambda: self._actor.gate.suspicions,
+            look=self.cache.look,
         )
         self._actor.tell(lc.Unhealthy(self.generation, reason))
 
@@ -294,6 +298,7 @@ class Run:
             self._actor.tell(lc.Drain(lc.Goal.STOP, 0.0, Reason.EVICTED.because(late)))
             return
         self._remember_answer(process)
+        self.cache.slept()
         self._level = level(self._actor.spec, frozen=keep)
         try:
             kept = await put_to_sleep(

@@ -5,7 +5,7 @@ Nothing here changes the instance: what was seen is returned, or raised, to the 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from vllm_mm.clock import Clock
@@ -110,12 +110,13 @@ class Checks:
         reads: Callable[[], int],
         count: Callable[[], int],
         suspicions: Callable[[], int] = lambda: 0,
+        look: Callable[[], Awaitable[None]] | None = None,
     ) -> str:
         """Notice an engine that lives but is of no use; returns why. It is looked at `every` so many seconds.
 
         `count` requests are with it, and `reads` grows whenever it sends something: with requests, and nothing for
         `stuck` seconds, it has to prove itself. So it has when `suspicions` grows: a stream of it was given up, for nothing
-        came, although others may have got something.
+        came, although others may have got something. `look`: at something else, each time; it raises nothing.
         """
         misses, before, quiet_since = 0, -1, self._clock.now()
         known = suspicions()
@@ -124,6 +125,8 @@ class Checks:
             misses = 0 if await self.answers() else misses + 1
             if misses >= HEALTH_MISSES:
                 return f"health did not answer {misses} times in a row"
+            if look is not None and not misses:
+                await look()
             now, last, before = self._clock.now(), before, reads()
             if before != last or not count():
                 quiet_since = now

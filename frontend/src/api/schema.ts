@@ -2431,6 +2431,11 @@ export interface components {
              * @description What it would take to have it back: a wake, or a start.
              */
             return_s: number;
+            /**
+             * Cache S
+             * @description What its clients would wait longer then, altogether, because its prefix cache is lost, if they come.
+             */
+            cache_s: number;
         };
         /**
          * ZygoteOut

@@ -55,7 +55,7 @@ const plan = (change: Partial<Plan> = {}): Plan => ({
   ...change,
 });
 
-const victim = (in_flight: number) => ({ model: "a", state: "ready" as const, in_flight, device_bytes: {}, bytes: 0, goal: "stop" as const, why: "", on_timeout: "cut" as const, drain_s: 0, go_s: 1, return_s: 12 });
+const victim = (in_flight: number) => ({ model: "a", state: "ready" as const, in_flight, device_bytes: {}, bytes: 0, goal: "stop" as const, why: "", on_timeout: "cut" as const, drain_s: 0, go_s: 1, return_s: 12, cache_s: 0 });
 
 describe("what a row offers", () => {
   it("starts what is down, wakes what sleeps, and waits for what is under way", () => {
@@ -94,7 +94,7 @@ describe("what is said before", () => {
     expect(loadQuestion("start", plan())).toBeNull();
     expect(loadQuestion("start", plan({ victims: [victim(2)] }))?.points[0]).toBe("a has to make room. 2 requests are in flight there.");
     expect(loadQuestion("wake", plan({ victims: [victim(0)] }))?.points[0]).toBe("a has to make room. No request is in flight there.");
-    const sleeper = { model: "s", sleeps_for: "a", host_bytes: 1, asleep_s: 9, return_s: 30 };
+    const sleeper = { model: "s", sleeps_for: "a", host_bytes: 1, asleep_s: 9, return_s: 30, late: false };
     expect(loadQuestion("start", plan({ victims: [victim(0)], stopped: [sleeper] }))?.points[1]).toBe(
       "s, which sleeps, is stopped: the sleep of a needs its host memory.",
     );

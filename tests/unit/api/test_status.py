@@ -118,7 +118,7 @@ async def test_plan_names_the_victims_and_changes_nothing(api: Admin) -> None:
     [victim] = plan["victims"]
     assert victim == {
         "model": "a", "state": "ready", "in_flight": 1, "device_bytes": {"gpu0": 20 * GIB}, "bytes": 20 * GIB,
-        "goal": "stop", "why": victim["why"], "on_timeout": "cut", "drain_s": 5.0, "go_s": 1.0, "return_s": victim["return_s"],
+        "goal": "stop", "why": victim["why"], "on_timeout": "cut", "drain_s": 5.0, "go_s": 1.0, "return_s": victim["return_s"], "cache_s": 0.0,
     }  # fmt: skip
     assert (plan["room_s"], plan["eta_s"]) == (6.0, 6.0 + plan["load_s"])
     assert plan["at_latest_s"] > plan["eta_s"]

@@ -49,6 +49,14 @@ class Expected:
     wait: float = 0.0
     """From a request's arrival to its lease, of late, on average; those that did not wait count."""
 
+    cache: float = 0.0
+    """What its clients would wait longer, altogether, for the prefix cache that it loses when it goes."""
+
+    @property
+    def returns(self) -> float:
+        """The chance that it is asked for again while what it held would still be of use, by how often it was of late."""
+        return 1.0 - math.exp(-self.rate * MEMORY)
+
     def swap(self, *, asleep: bool) -> float:
         """From the decision to ready, when somebody like it has to go for it and is idle."""
         return self.times.go(sleeps=self.sleeps) + self.times.come(asleep=asleep)

@@ -30,14 +30,12 @@ def demand(lanes: Sequence[Lane], view: View) -> Demand:
 
 
 def missed(resident: Resident, view: View, wanted: Demand, queued: int) -> float:
-    """Seconds that its clients will wait altogether if it goes now: those who wait for loads come first, then it comes back.
-
-    `queued`: those who wait for one of its slots. What its prefix cache is worth is not known; where nobody is missed, the least
-    recently used goes, whose cache is worth least.
+    """Seconds that its clients will wait altogether if it goes now: those who wait for loads come first, then it comes back, and
+    then, if it is asked for again, its prefix cache is filled anew. `queued`: those who wait for one of its slots.
     """
     known = view.of(resident.model)
     away = known.back + wanted.away
-    return known.rate * away**2 / 2 + queued * away
+    return known.rate * away**2 / 2 + queued * away + known.cache * known.returns
 
 
 def worth_it(resident: Resident, view: View, wanted: Demand) -> bool:

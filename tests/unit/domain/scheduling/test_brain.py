@@ -543,6 +543,22 @@ def test_who_is_missed_least_goes() -> None:
     assert loaded == load("b", {"d0": 60}, Reason.PAYS, "c")
 
 
+def test_a_prefix_cache_is_worth_the_time_to_fill_it_where_it_is_asked_for_again() -> None:
+    """A and C are asked for alike; C was used last, and has nothing in its cache: it goes. What nobody comes back for is lost to nobody."""
+    book = ledger(120, a={"d0": 60}, c={"d0": 60})
+    idle = [resident("a", last_used=10.0), resident("c", last_used=90.0)]
+    known = {"a": Expected(times(20.0), rate=0.001, cache=30.0), "c": Expected(times(20.0), rate=0.001)}
+    (loaded,) = short(run([lane("b", State.STOPPED, 99.0)], book, idle, **known))
+    assert loaded == load("b", {"d0": 60}, Reason.PAYS, "c")
+    known = {"a": Expected(times(20.0), cache=30.0), "c": Expected(times(20.0))}
+    (loaded,) = short(run([lane("b", State.STOPPED, 99.0)], book, idle, **known))
+    assert loaded == load("b", {"d0": 60}, Reason.IDLE, "a")
+    # Who is asked for ten times as often is missed more than a cache that takes a second to fill.
+    known = {"a": Expected(times(20.0), rate=0.001, cache=1.0), "c": Expected(times(20.0), rate=0.01)}
+    (loaded,) = short(run([lane("b", State.STOPPED, 99.0)], book, idle, **known))
+    assert loaded == load("b", {"d0": 60}, Reason.PAYS, "a")
+
+
 def test_those_who_wait_for_a_slot_would_miss_it_too() -> None:
     """Of two busy models that are asked for alike, the one without a queue of its own goes."""
     book = ledger(120, a={"d0": 60}, c={"d0": 60})
