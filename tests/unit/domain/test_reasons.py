@@ -66,3 +66,10 @@ def test_an_engine_that_ended_in_its_own_words_has_crashed() -> None:
     """When nobody wants it again before it is reaped, the event's cause is what was told of its death."""
     assert of_event("instance.stopped", "the engine exited with code 1 unasked", "") is Reason.CRASH
     assert of_event("instance.stopped", "operator: told to", "") is Reason.OPERATOR
+
+
+def test_the_policy_is_explained_in_one_page() -> None:
+    """docs/scheduling.md before its table of codes: what is printed on one page, with its picture. Cases belong to docs/waiting.md."""
+    page = (Path(__file__).parents[3] / "docs" / "scheduling.md").read_text().partition("## Reason codes")[0]
+    assert "](scheduling.svg)" in page
+    assert len(page.split()) < 750
