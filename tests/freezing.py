@@ -11,6 +11,8 @@ import httpx
 from hard_cases import Case, running, sim
 
 TOKENS = 400
+BED = "12GiB"
+"""Of the host's memory: room for one of them asleep (8 GiB each)."""
 SPEED = 100
 """Tokens per second: four seconds for an answer."""
 SWAP = {
@@ -52,11 +54,18 @@ class Stream:
 
 
 @contextlib.asynccontextmanager
-async def frozen(*, progress: bool = True, workers: int = 1) -> AsyncIterator[tuple[Case, Stream]]:
-    """Two models, memory for one: `a` streams, `b` was asked for and has its place, and `a` sleeps with its stream."""
+async def frozen(
+    *, progress: bool = True, workers: int = 1, asleep: bool = False
+) -> AsyncIterator[tuple[Case, Stream]]:
+    """Two models, memory for one: `a` streams, and is frozen as soon as somebody asks for `b`. `asleep`: `b` sleeps meanwhile, and the host's
+    memory has room for one of them."""
     models = {"a": sim(tokens_per_second=SPEED), "b": sim()}
     server = {"workers": workers}
-    async with running(models, memory="12GiB", swap=SWAP, host_memory={"sleep_budget": "60GiB"}, server=server) as it:
+    host = {"sleep_budget": BED if asleep else "60GiB"}
+    async with running(models, memory="12GiB", swap=SWAP, host_memory=host, server=server) as it:
+        if asleep:
+            await it.ready("b")
+            assert (await it.act("b", "sleep", wait=20)).json()["state"] == "sleeping"
         await it.ready("a")
         stream = Stream(it, progress=progress)
         await it.in_flight("a", 1)

@@ -31,6 +31,24 @@ async def test_a_busy_model_is_frozen_and_its_stream_goes_on(progress: bool) -> 
         assert 0.1 < longest < 10
 
 
+async def test_who_is_woken_gives_up_its_sleep_and_no_stream_is_cut() -> None:
+    """The host's memory holds one of them asleep, and that is `b`, which is asked for while `a` streams: `b` is stopped, and started anew
+    when `a` sleeps with its stream, which goes on to its end. The plan has said so, with `late`."""
+    async with frozen(asleep=True) as (it, stream):
+        plan = await it.get("/api/plan?model=b")
+        [victim], [gives_up] = plan["victims"], plan["stopped"]
+        assert (plan["act"], victim["goal"], victim["on_timeout"]) == ("wake", "stop", "keep")
+        assert (gives_up["model"], gives_up["sleeps_for"], gives_up["late"]) == ("b", "a", True)
+        await put_aside(it)
+        assert not stream.task.done()
+        await stream.task
+        assert stream.clean
+        assert b": frozen model=a" in stream.body
+        assert await it.outcomes(2) == {"ok": 2}
+        assert (await it.starts("a"), await it.starts("b")) == (1, 2)
+        assert it.events("a").count("lease.frozen") == it.events("a").count("lease.thawed") >= 1
+
+
 async def test_a_frozen_engine_that_is_killed_is_told() -> None:
     """Its stream ends with an error and not as if it were whole, its row says so, and the model comes back by a start."""
     async with frozen() as (it, stream):

@@ -23,7 +23,7 @@ class CacheWatch:
         self._known = PrefixCache()
         self._looked: float | None = clock.now()
         """None: it has slept since the last look."""
-        self._seen = -1
+        self._seen = reads()
 
     def slept(self) -> None:
         """Nothing is left of its cache: what it has done until the next look does not count."""

@@ -86,7 +86,6 @@ class Run:
         """Bytes on a device, of the largest use beyond its reservation that was seen."""
         self.pids: Collection[int] = ()
         """Of that tree, at that moment."""
-        self.cache = CacheWatch(tools.clock, self.metrics, self._reads)
         self._actor = actor
         self._tools = tools
         self._launching: asyncio.Task[EngineProcess] | None = None
@@ -99,6 +98,7 @@ class Run:
         """Of its last sleep, when that was our doing."""
         self._answer: str | None = None
         """Of the last probe; a later one is compared with it."""
+        self.cache = CacheWatch(tools.clock, self.metrics, self._reads)
 
     def tail(self, lines: int) -> tuple[str, ...]:
         """The last lines of the log."""
