@@ -692,6 +692,7 @@ async def test_nothing_fell_back_to_pure_python(tmp_path: Path) -> None:
     import msgspec
     import uvloop
 
+    from vllm_mm.engine.gathering import Outbox
     from vllm_mm.engine.http1 import Connection, Traffic
 
     assert isinstance(asyncio.get_running_loop(), uvloop.Loop)
@@ -701,8 +702,10 @@ async def test_nothing_fell_back_to_pure_python(tmp_path: Path) -> None:
         await read_answer(reader)
         connection = next(iter(server.server.server_state.connections))
         assert type(connection.parser) is httptools.HttpRequestParser
-        assert type(connection.transport).__module__ == "uvloop.loop"
-        assert type(Connection(lambda _: None, Traffic())._parser) is httptools.HttpResponseParser
+        assert type(connection.transport._inner).__module__ == "uvloop.loop"
+        assert (
+            type(Connection(lambda _: None, Traffic(), Outbox(lambda _: None))._parser) is httptools.HttpResponseParser
+        )
         writer.close()
     for module in ("httptools.parser.parser", "uvloop.loop", "msgspec._core"):
         __import__(module)

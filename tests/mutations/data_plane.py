@@ -4,6 +4,24 @@ from mutations.kinds import Mutant, manager
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "closed-before-written", "a connection is closed before what was written to it",
+        "backend/vllm_mm/engine/gathering.py",
+        "        self.flush()\n        self._inner.close()\n", "        self._inner.close()\n",
+        ("tests/unit/engine/test_gathering.py::test_nothing_passes_what_is_held",),
+    ),
+    Mutant(
+        "shared-trouble", "one connection that cannot be written to keeps the bytes of the others",
+        "backend/vllm_mm/engine/gathering.py",
+        "            except Exception:", "            except KeyError:",
+        ("tests/unit/engine/test_gathering.py::test_one_that_cannot_be_written_to_keeps_nobody_elses_bytes",),
+    ),
+    Mutant(
+        "overtaken", "what is large passes what was written before it",
+        "backend/vllm_mm/engine/gathering.py",
+        "        self.flush()\n        self._inner.write(data)\n", "        self._inner.write(data)\n",
+        ("tests/unit/engine/test_gathering.py::test_nothing_passes_what_is_held",),
+    ),
+    Mutant(
         "told-as-ours", "what a client did wrong is told as the server's fault when its status is out already",
         "backend/vllm_mm/gateway/refusals.py",
         "    if said is None:", "    if True:",

@@ -25,6 +25,7 @@ from vllm_mm.api.timed import TimedProtocol
 from vllm_mm.api.unparsed import LargeBody, unread
 from vllm_mm.api.websocket import WebSocketProtocol, asks_for_session
 from vllm_mm.domain.errors import BadRequest, MMError, RequestCut, RequestTooSlow, Unavailable
+from vllm_mm.engine.gathering import Gathering
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.relay import Call
 from vllm_mm.gateway.routes import ROUTES, UPLOADS, Route, route_of
@@ -80,6 +81,9 @@ class HotProtocol(TimedProtocol):
         """The parser is in a request that offers another protocol; it is parsed again without the offer."""
 
     # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(Gathering(cast("asyncio.Transport", transport), self._gateway.outbox))
 
     def connection_lost(self, exc: Exception | None) -> None:
         queued: list[Any] = [cycle for cycle, _ in self.pipeline]
@@ -382,6 +386,7 @@ class HotProtocol(TimedProtocol):
         transport = self.transport
         if unframed:
             self.end_by_reset(True)
+            cast("Gathering", transport).flush()
             transport.abort()
         else:
             transport.close()

@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import httptools
 
 from vllm_mm.engine.exchange import ResponseSink
+from vllm_mm.engine.gathering import Gathering, Outbox
 
 MAX_HEAD = 65536
 """Bytes of a response head; more is refused."""
@@ -48,14 +49,15 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_carrier", "_chunked", "_complete", "_connection_options", "_eof", "_extra", "_headers", "_held",
-        "_in_body", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_parser",
+        "_in_body", "_interim", "_keep", "_left", "_length", "_mode", "_no_body", "_on_idle_loss", "_outbox", "_parser",
         "_paused", "_previous", "_raw", "_relay", "_sink", "_traffic", "_unblocked", "began", "idle_since", "started", "transport", "unsent",
     )  # fmt: skip
 
-    def __init__(self, on_idle_loss: "OnIdleLoss", traffic: Traffic) -> None:
+    def __init__(self, on_idle_loss: "OnIdleLoss", traffic: Traffic, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._on_idle_loss = on_idle_loss
         self._traffic = traffic
-        self.transport: asyncio.Transport | None = None
+        self.transport: Gathering | None = None
         self.idle_since = 0.0
         self.began = False
         """A byte of the answer arrived."""
@@ -134,7 +136,7 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
+        self.transport = Gathering(cast("asyncio.Transport", transport), self._outbox)
 
     def data_received(self, data: bytes) -> None:
         sink = self._sink
@@ -187,7 +189,7 @@ class Connection(asyncio.Protocol):
         self._eof = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.unsent = self._unblocked is not None
+        self.unsent = self._unblocked is not None or (self.transport is not None and self.transport.holds)
         self.resume_writing()
         carrier = self._carrier
         if carrier is None:

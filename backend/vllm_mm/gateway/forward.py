@@ -36,6 +36,7 @@ from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.exchange import UpstreamRequest
+from vllm_mm.engine.gathering import Outbox
 from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.again import may_go_again
 from vllm_mm.gateway.asked_usage import Fingerprints, ask, may_ask
@@ -116,6 +117,8 @@ class Gateway:
             leases, keys, record, explain, clock, self.rules, self._abilities, self._names, outcome_of
         )
         keys.on_revoked = self.revoked
+        self.outbox: Final = Outbox(lambda flush: asyncio.get_running_loop().call_soon(flush))
+        """Of the clients' connections."""
         self._running: dict[str, Relay] = {}
         self._sweep: Timer | None = None
 

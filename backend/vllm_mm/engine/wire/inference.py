@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from vllm_mm.domain.errors import UpstreamDied
 from vllm_mm.engine.exchange import BodySource, Exchange, ResponseSink, Session, SessionSink, UpstreamRequest
+from vllm_mm.engine.gathering import Outbox
 from vllm_mm.engine.http1 import Connection, Traffic
 from vllm_mm.engine.ports import Address
 from vllm_mm.engine.wire.dial import connect_unix
@@ -211,6 +212,7 @@ class InferenceChannel:
         self._idle_s = idle
         self._idle: list[Connection] = []
         self._traffic: Final = Traffic()
+        self._outbox: Final = Outbox(self.loop.call_soon)
         self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -273,7 +275,7 @@ class InferenceChannel:
             self._sweep = self.loop.call_later(self._idle_s, self._expire)
 
     def _make(self) -> Connection:
-        return Connection(self._lost, self._traffic)
+        return Connection(self._lost, self._traffic, self._outbox)
 
     def _take(self) -> Connection | None:
         """The one used last: the others grow old and are closed."""
