@@ -1,22 +1,24 @@
 """The official clients of OpenAI and Anthropic do with this server what they do with their own: on simulated engines.
 
-What needs a model that understands (tools that are called, answers of a form) is in tests/real/test_differential.py.
+The simulated engine calls tools that have to be called, and answers in forms that are asked for. What a real model does with them is in
+tests/real/test_differential.py.
 """
 
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import httpx
 import openai
+import pydantic
 import pytest
 
 from hard_cases import Case, running, sim
 
-CHAT, VECTORS = "chat", "vectors"
+CHAT, VECTORS, CALLS = "chat", "vectors", "calls"
 HELLO: Any = [{"role": "user", "content": "Say something."}]
 TOOL: Any = {
     "type": "function",
@@ -44,6 +46,9 @@ async def served(**config: Any) -> AsyncIterator[Case]:
     models = {
         CHAT: sim(model={"aliases": ["gpt-4o-mini", "claude-haiku"]}, tokens_per_second=200, length=7),
         VECTORS: sim(task="embed", dimensions=8),
+        CALLS: sim(
+            model={"args": {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}}, tokens_per_second=2000
+        ),
     }
     async with running(models, own_devices=True, **config) as case:
         yield case
@@ -114,6 +119,93 @@ async def test_openai_features() -> None:
             await chat.create(model=VECTORS, messages=HELLO)
         assert unable.value.param == "model"
         assert unable.value.request_id
+
+
+class Weather(pydantic.BaseModel):
+    """What the clients make of an answer by themselves."""
+
+    city: str
+    degrees: int = pydantic.Field(ge=-30, le=50)
+    sky: Literal["clear", "grey"]
+    hours: list[float]
+
+
+FORECAST: Any = {"name": "forecast", "description": "d", "input_schema": Weather.model_json_schema()}
+
+
+async def test_answers_of_a_form_and_tools_that_have_to_be_called() -> None:
+    """Both clients parse them by themselves, whole and streamed, on every API that has them."""
+    async with served() as case, Clients(case) as clients:
+        await case.ready(CALLS)
+        chat, responses, messages = (
+            clients.openai.chat.completions,
+            clients.openai.responses,
+            clients.anthropic.messages,
+        )
+
+        parsed = (await chat.parse(model=CALLS, messages=HELLO, response_format=Weather)).choices[0]
+        assert isinstance(parsed.message.parsed, Weather)
+        assert parsed.finish_reason == "stop"
+        async with chat.stream(model=CALLS, messages=HELLO, response_format=Weather) as events:
+            assert (await events.get_final_completion()).choices[0].message.parsed == parsed.message.parsed
+        with pytest.raises(openai.LengthFinishReasonError):
+            await chat.parse(model=CALLS, messages=HELLO, response_format=Weather, max_tokens=3)
+        one_of = {"structured_outputs": {"choice": ["yes", "no"]}}
+        chosen = await chat.create(model=CALLS, messages=HELLO, extra_body=one_of)
+        assert chosen.choices[0].message.content in {"yes", "no"}
+
+        tool = openai.pydantic_function_tool(Weather, name="forecast")
+        named: Any = {"type": "function", "function": {"name": "forecast"}}
+        for choice, reason in ((named, "stop"), ("required", "tool_calls")):
+            called = (await chat.parse(model=CALLS, messages=HELLO, tools=[tool], tool_choice=choice)).choices[0]
+            assert (called.finish_reason, called.message.content) == (reason, None)
+            assert called.message.tool_calls is not None
+            [call] = called.message.tool_calls
+            assert isinstance(call.function.parsed_arguments, Weather)
+            async with chat.stream(model=CALLS, messages=HELLO, tools=[tool], tool_choice=choice) as events:
+                streamed = (await events.get_final_completion()).choices[0]
+            assert streamed.finish_reason == reason
+            assert streamed.message.tool_calls is not None
+            assert streamed.message.tool_calls[0].function.name == "forecast"
+            assert streamed.message.tool_calls[0].function.arguments == call.function.arguments
+
+        formed = await responses.parse(model=CALLS, input="Say something.", text_format=Weather)
+        assert isinstance(formed.output_parsed, Weather)
+        function: Any = {
+            "type": "function",
+            "name": "forecast",
+            "parameters": Weather.model_json_schema(),
+            "strict": True,
+        }
+        asked: Any = {"model": CALLS, "input": "Say something.", "tools": [function], "tool_choice": "required"}
+        [item] = (await responses.create(**asked)).output
+        assert item.type == "function_call"
+        assert Weather.model_validate_json(item.arguments)
+        async with responses.stream(**asked) as events:
+            kinds = [event.type async for event in events]
+            [same] = (await events.get_final_response()).output
+        assert {"response.function_call_arguments.delta", "response.function_call_arguments.done"} <= set(kinds)
+        assert same.type == "function_call"
+        assert (same.name, same.arguments) == ("forecast", item.arguments)
+
+        for choice in ({"type": "tool", "name": "forecast"}, {"type": "any"}):
+            use: Any = {
+                "model": CALLS,
+                "max_tokens": 500,
+                "messages": HELLO,
+                "tools": [FORECAST],
+                "tool_choice": choice,
+            }
+            message = await messages.create(**use)
+            [block] = message.content
+            assert (message.stop_reason, block.type) == ("tool_use", "tool_use")
+            assert Weather.model_validate(block.input)
+            async with messages.stream(**use) as told:
+                [again] = (await told.get_final_message()).content
+            assert again.type == "tool_use"
+            assert (again.name, again.input) == ("forecast", block.input)
+        rows = await case.serving.rows_when("select outcome, ttft_s from requests", lambda found: len(found) == 16)
+        assert all(outcome == "ok" and ttft is not None for outcome, ttft in rows)
 
 
 async def test_openai_responses() -> None:

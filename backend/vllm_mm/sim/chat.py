@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from vllm_mm.sim import errors, sampling, surface
 from vllm_mm.sim.bodies import Body, as_list, as_object, as_tokens, chat_prompt, known
 from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
+from vllm_mm.sim.forms import Tool, answer_of
 from vllm_mm.sim.options import VERSION
 from vllm_mm.sim.service import ABORT, Call, Limits, Plan, Service, limits_of, usage_of
 from vllm_mm.sim.text import detokenize
@@ -25,10 +26,12 @@ async def chat_completions(call: Call) -> None:
     sampling.check_tools(body.get("tools"), body.get("tool_choice"), auto=service.options.auto_tools)
     count = sampling.choices_of(body)
     service.check_model(body)
-    plan = service.plan(prompt, limits)
+    formed, tool = answer_of(service.name, prompt, body)
+    plan = service.plan(prompt, limits, formed=formed)
     identity = service.request_id(request, "chatcmpl")
     if body.get("stream"):
-        await _Stream(call, body, _ChatChunks(identity, service.name_for(body))).run([plan] * count, plan.prompt_tokens)
+        chunks = _ChatChunks(identity, service.name_for(body), tool)
+        await _Stream(call, body, chunks).run([plan] * count, plan.prompt_tokens)
         return
     choices: list[Body] = []
     total = 0
@@ -39,11 +42,12 @@ async def chat_completions(call: Call) -> None:
             {
                 "index": index,
                 "message": {
-                    "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
-                    "function_call": None, "reasoning": None,
+                    "role": "assistant", "content": text if tool is None else None, "refusal": None, "annotations": None,
+                    "audio": None, "function_call": None, "reasoning": None,
+                    **({} if tool is None else {"tool_calls": [_tool_call(tool, text)]}),
                 },
                 "logprobs": _chat_logprobs(plan, 0, tokens) if body.get("logprobs") else None,
-                "finish_reason": reason,
+                "finish_reason": _finish(tool, reason),
                 "stop_reason": plan.stop_reason,
                 "token_ids": None,
                 "routed_experts": None,
@@ -81,7 +85,7 @@ async def completions(call: Call) -> None:
     sampling.check_text(body)
     count = sampling.choices_of(body)
     service.check_model(body)
-    each = [service.plan(prompt, limits) for prompt in prompts]
+    each = [service.plan(prompt, limits, formed=answer_of(service.name, prompt, body)[0]) for prompt in prompts]
     plans = [plan for plan in each for _ in range(count)]
     prompt_tokens = sum(plan.prompt_tokens for plan in each)
     identity = service.request_id(request, "cmpl")
@@ -124,12 +128,23 @@ async def completions(call: Call) -> None:
     )
 
 
+def _finish(tool: Tool | None, reason: str) -> str:
+    """As vLLM: a tool that was asked for by its name is no reason of its own."""
+    return "tool_calls" if tool is not None and not tool.named and reason == "stop" else reason
+
+
+def _tool_call(tool: Tool, arguments: str) -> Body:
+    return {"id": tool.identity, "type": "function", "function": {"name": tool.name, "arguments": arguments}}
+
+
 @dataclass(frozen=True, slots=True)
 class _ChatChunks:
     """The chunks of a chat stream."""
 
     identity: str
     model: str
+    tool: Tool | None = None
+    """What is streamed are its arguments."""
     kind: str = "chat.completion.chunk"
     details: bool = True
     """Whether continuous usage has vLLM's (empty) details."""
@@ -137,11 +152,18 @@ class _ChatChunks:
     def first(self, index: int) -> Body | None:
         return {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
 
-    def choice(self, index: int, text: str, logprobs: object, end: "_End | None") -> Body:
-        choice: Body = {"index": index, "delta": {"content": text}, "logprobs": logprobs}
+    def choice(self, index: int, text: str, logprobs: object, end: "_End | None", *, begins: bool = False) -> Body:
+        choice: Body = {"index": index, "delta": self._delta(text, begins=begins), "logprobs": logprobs}
         if end is None:
             return {**choice, "finish_reason": None, "token_ids": None}
-        return {**choice, "finish_reason": end.finish_reason, "stop_reason": end.stop_reason, "token_ids": None}
+        reason = _finish(self.tool, end.finish_reason)
+        return {**choice, "finish_reason": reason, "stop_reason": end.stop_reason, "token_ids": None}
+
+    def _delta(self, text: str, *, begins: bool) -> Body:
+        if self.tool is None:
+            return {"content": text}
+        call: Body = _tool_call(self.tool, text) if begins else {"function": {"arguments": text}}
+        return {"tool_calls": [{**call, "index": 0}]}
 
     def logprobs(self, plan: Plan, start: int, end: int) -> Body:
         return _chat_logprobs(plan, start, end)
@@ -159,7 +181,8 @@ class _TextChunks:
     def first(self, index: int) -> Body | None:  # noqa: ARG002 - completions have no first chunk
         return None
 
-    def choice(self, index: int, text: str, logprobs: object, end: "_End | None") -> Body:
+    def choice(self, index: int, text: str, logprobs: object, end: "_End | None", *, begins: bool = False) -> Body:
+        del begins  # nothing is told at the beginning
         return {
             "index": index,
             "text": text,
@@ -218,7 +241,7 @@ class _Stream:
             self._counted = before + end
             logprobs = self._chunks.logprobs(plan, start, end) if self._with_logprobs else None
             ending = _End(plan.finish_reason, plan.stop_reason) if last else None
-            choice = self._chunks.choice(index, plan.piece(start, end), logprobs, ending)
+            choice = self._chunks.choice(index, plan.piece(start, end), logprobs, ending, begins=start == 0)
             self._write([choice], self._usage_now(), FINGERPRINT if last and not self._include else None)
 
         if await self._service.run(plan, on_piece) == ABORT:

@@ -1,8 +1,11 @@
 """Anthropic's Messages: /v1/messages and /v1/messages/count_tokens."""
 
+import json
+
 from vllm_mm.sim import errors, sampling, surface
 from vllm_mm.sim.bodies import Body, as_object, chat_prompt, text_of
 from vllm_mm.sim.client import ENGINE_DEAD, EngineDeadError
+from vllm_mm.sim.forms import Tool, answer_of
 from vllm_mm.sim.service import ABORT, Call, Plan, limits_of
 from vllm_mm.sim.text import count_tokens
 from vllm_mm.sim.web import dump
@@ -24,10 +27,11 @@ async def messages(call: Call) -> None:
         limits = limits_of(body, "max_tokens")
         sampling.check_tools(body.get("tools"), choice, auto=service.options.auto_tools)
         service.check_model(body)
-        plan = service.plan(prompt, limits, field_name="max_completion_tokens")
+        formed, tool = answer_of(service.name, prompt, body)
+        plan = service.plan(prompt, limits, field_name="max_completion_tokens", formed=formed)
     identity = service.request_id(call.request, "chatcmpl")
     if body.get("stream"):
-        await _stream(call, plan, identity, service.name_for(body))
+        await _stream(call, plan, identity, service.name_for(body), tool)
         return
     text, count, reason = await service.collect(plan)
     writer.json(
@@ -36,9 +40,9 @@ async def messages(call: Call) -> None:
             "id": identity,
             "type": "message",
             "role": "assistant",
-            "content": [{"type": "text", "text": text}],
+            "content": [{"type": "text", "text": text} if tool is None else _use(tool, text)],
             "model": service.name_for(body),
-            **{key: value for key, value in _stop(plan, reason).items() if value is not None},
+            **{key: value for key, value in _stop(plan, reason, tool).items() if value is not None},
             "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": count},
         },
     )
@@ -55,7 +59,16 @@ async def count_tokens_route(call: Call) -> None:
     call.writer.json(200, {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}})
 
 
-async def _stream(call: Call, plan: Plan, identity: str, name: str) -> None:
+def _use(tool: Tool, arguments: str) -> Body:
+    """Arguments that were cut at `max_tokens` are no JSON, and nothing is told of them."""
+    try:
+        given: object = json.loads(arguments)
+    except ValueError:
+        given = {}
+    return {"type": "tool_use", "id": tool.identity, "name": tool.name, "input": given}
+
+
+async def _stream(call: Call, plan: Plan, identity: str, name: str, tool: Tool | None) -> None:
     """Anthropic's events. There is no [DONE]; an error is an event of its own."""
     service, writer = call.service, call.writer
     counted = 0
@@ -73,9 +86,13 @@ async def _stream(call: Call, plan: Plan, identity: str, name: str) -> None:
                 "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": 0},
             }  # fmt: skip
             event("message_start", message=message)
-            event("content_block_start", content_block={"type": "text", "text": ""}, index=0)
+            block: Body = {"type": "text", "text": ""} if tool is None else _use(tool, "{}")
+            event("content_block_start", content_block=block, index=0)
         if text := plan.piece(start, end):
-            event("content_block_delta", delta={"type": "text_delta", "text": text}, index=0)
+            delta: Body = {"type": "text_delta", "text": text}
+            if tool is not None:
+                delta = {"type": "input_json_delta", "partial_json": text}
+            event("content_block_delta", delta=delta, index=0)
 
     writer.start()
     try:
@@ -87,18 +104,19 @@ async def _stream(call: Call, plan: Plan, identity: str, name: str) -> None:
     if counted:
         event("content_block_stop", index=0)
     usage = {"input_tokens": plan.prompt_tokens, "output_tokens": counted}
-    event("message_delta", delta=_stop(plan, reason), usage=usage)
+    event("message_delta", delta=_stop(plan, reason, tool), usage=usage)
     event("message_stop")
     writer.end()
 
 
-def _stop(plan: Plan, reason: str) -> Body:
+def _stop(plan: Plan, reason: str, tool: Tool | None) -> Body:
     """Anthropic's words for the finish reason."""
     if reason == ABORT:
         return {"stop_reason": None, "stop_sequence": None}
     if plan.stop_reason is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": plan.stop_reason}
-    return {"stop_reason": "max_tokens" if reason == "length" else "end_turn", "stop_sequence": None}
+    whole = "end_turn" if tool is None else "tool_use"
+    return {"stop_reason": "max_tokens" if reason == "length" else whole, "stop_sequence": None}
 
 
 def _check_model_is_named(body: Body) -> None:

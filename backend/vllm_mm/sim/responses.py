@@ -9,6 +9,7 @@ from vllm_mm.sim import errors, surface
 from vllm_mm.sim.bodies import Body, as_list, as_object, text_of
 from vllm_mm.sim.client import EngineDeadError
 from vllm_mm.sim.events import StoredEvents
+from vllm_mm.sim.forms import Tool, answer_of
 from vllm_mm.sim.service import Call, Plan, Service, limits_of, new_id
 from vllm_mm.sim.web import dump
 
@@ -34,10 +35,10 @@ async def create(call: Call) -> None:
             "background",
         )
     prompt = _after(service, body, prompt)
-    plan = service.plan(prompt, limits, field_name="max_output_tokens")
-    making = _Making(
-        service, plan, prompt, _response(service, body, plan), keep=wanted and service.options.response_store
-    )
+    formed, tool = answer_of(service.name, prompt, body)
+    plan = service.plan(prompt, limits, field_name="max_output_tokens", formed=formed)
+    keep = wanted and service.options.response_store
+    making = _Making(service, plan, prompt, _response(service, body, plan), tool, keep=keep)
     if background:
         making.response["status"] = "queued"
         service.responses[making.id] = making.response
@@ -126,12 +127,15 @@ def _not_found(identity: str) -> errors.ApiError:
 class _Making:
     """A response while it is made."""
 
-    def __init__(self, service: Service, plan: Plan, prompt: str, response: Body, *, keep: bool) -> None:
+    def __init__(
+        self, service: Service, plan: Plan, prompt: str, response: Body, tool: Tool | None, *, keep: bool
+    ) -> None:
         self.id: str = response["id"]
         self.response = response
         self._service = service
         self._plan = plan
         self._prompt = prompt
+        self._tool = tool
         self._keep = keep
 
     def in_background(self, work: Coroutine[None, None, None]) -> None:
@@ -148,12 +152,12 @@ class _Making:
 
     async def whole(self) -> None:
         text, count, reason = await self._service.collect(self._plan)
-        self._complete(text, count, reason, f"msg_{new_id()[:16]}")
+        self._complete(text, count, reason, self._new_item())
 
     async def stream(self, write: Callable[[bytes], None]) -> None:
         """There is no [DONE]; when the engine dies the stream just ends, without a terminal event."""
         plan, response = self._plan, {**self.response, "status": "in_progress"}
-        item, counted, number = f"msg_{new_id()[:16]}", 0, 0
+        item, counted, number = self._new_item(), 0, 0
 
         def send(kind: str, **fields: object) -> None:
             nonlocal number
@@ -165,14 +169,23 @@ class _Making:
             nonlocal counted
             counted = end
             if start == 0:
-                message: Body = {
-                    "id": item, "content": [], "role": "assistant", "status": "in_progress", "type": "message", "phase": None,
-                }  # fmt: skip
-                send("response.output_item.added", item=message, output_index=0)
-                part: Body = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
-                send("response.content_part.added", content_index=0, item_id=item, output_index=0, part=part)
+                added = self._item("", item, "in_progress")
+                send("response.output_item.added", item=added, output_index=0)
+                if self._tool is None:
+                    part: Body = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
+                    send("response.content_part.added", content_index=0, item_id=item, output_index=0, part=part)
             delta = plan.piece(start, end)
-            send("response.output_text.delta", content_index=0, delta=delta, item_id=item, logprobs=[], output_index=0)
+            if self._tool is None:
+                send(
+                    "response.output_text.delta",
+                    content_index=0,
+                    delta=delta,
+                    item_id=item,
+                    logprobs=[],
+                    output_index=0,
+                )
+            else:
+                send("response.function_call_arguments.delta", delta=delta, item_id=item, output_index=0)
 
         send("response.created", response=_visible(response))
         send("response.in_progress", response=_visible(response))
@@ -184,9 +197,13 @@ class _Making:
         self._complete(text, counted, reason, item)
         if counted:
             done = self.response["output"][0]
-            part = done["content"][0]
-            send("response.output_text.done", content_index=0, item_id=item, logprobs=[], output_index=0, text=text)
-            send("response.content_part.done", content_index=0, item_id=item, output_index=0, part=part)
+            if self._tool is None:
+                part = done["content"][0]
+                send("response.output_text.done", content_index=0, item_id=item, logprobs=[], output_index=0, text=text)
+                send("response.content_part.done", content_index=0, item_id=item, output_index=0, part=part)
+            else:
+                name = self._tool.name
+                send("response.function_call_arguments.done", arguments=text, item_id=item, name=name, output_index=0)
             send("response.output_item.done", item=done, output_index=0)
         send("response.completed", response=_visible(self.response))
 
@@ -194,12 +211,7 @@ class _Making:
         """Put the output in; from now on it can be asked for."""
         response, plan = self.response, self._plan
         status = "completed" if reason == "stop" else "incomplete"
-        content: Body = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-        response["output"] = [
-            {
-                "id": item, "content": [content], "role": "assistant", "status": "completed", "type": "message", "phase": None,
-            }
-        ]  # fmt: skip
+        response["output"] = [self._item(text, item, "completed")]
         response["status"] = status
         response["incomplete_details"] = {"reason": "max_output_tokens"} if status == "incomplete" else None
         response["usage"] = {
@@ -216,6 +228,23 @@ class _Making:
         response["_history"] = f"{self._prompt}{text}\n"
         if self._keep:
             self._service.responses[self.id] = response
+
+    def _new_item(self) -> str:
+        return f"{'msg' if self._tool is None else 'fc'}_{new_id()[:16]}"
+
+    def _item(self, text: str, identity: str, status: str) -> Body:
+        """What it puts out: a message, or the call of a tool."""
+        tool = self._tool
+        if tool is not None:
+            return {
+                "type": "function_call", "id": identity, "call_id": tool.identity, "name": tool.name, "arguments": text,
+                "status": status,
+            }  # fmt: skip
+        content: Body = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+        return {
+            "id": identity, "content": [content] if status == "completed" else [], "role": "assistant", "status": status,
+            "type": "message", "phase": None,
+        }  # fmt: skip
 
 
 def _prompt_of(body: Body) -> str:

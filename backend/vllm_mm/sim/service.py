@@ -16,7 +16,7 @@ from vllm_mm.sim.events import StoredEvents
 from vllm_mm.sim.log import Log
 from vllm_mm.sim.metrics import Metrics
 from vllm_mm.sim.options import Options
-from vllm_mm.sim.text import Answer, count_tokens, cut_at_stop
+from vllm_mm.sim.text import Answer, Formed, count_tokens, cut_at_stop
 from vllm_mm.sim.web import Request, Writer
 from vllm_mm.vocabulary.faults import Faults
 
@@ -30,7 +30,7 @@ ABORT = "abort"
 class Plan:
     """A generation, known in full before it begins: the text is a function of the prompt."""
 
-    answer: Answer
+    answer: Answer | Formed
     prompt_tokens: int
     total: int
     """Tokens to generate."""
@@ -154,8 +154,10 @@ class Service:
         """`X-Request-Id` with the prefix of the kind of answer, else a new one."""
         return f"{prefix}-{request.headers.get('x-request-id') or new_id()}"
 
-    def plan(self, prompt: str, limits: Limits, *, field_name: str = "max_tokens") -> Plan:
-        """How the answer to a prompt will come out. Raises ApiError when it does not fit the model's length."""
+    def plan(
+        self, prompt: str, limits: Limits, *, field_name: str = "max_tokens", formed: Formed | None = None
+    ) -> Plan:
+        """How the answer to a prompt will come out; `formed` is all of it, where a form was asked for. Raises ApiError when it does not fit the model's length."""
         prompt_tokens = max(1, count_tokens(prompt))
         room = self.options.max_model_len - prompt_tokens
         if room < 1:
@@ -182,12 +184,16 @@ class Service:
                 "input_tokens",
                 prompt_tokens,
             )
-        answer = Answer(self.name, prompt, garbled=self.engine.stats.garbled)
         most = room if limits.max_tokens is None else limits.max_tokens
-        natural = self.options.profile.length or answer.natural_length
-        natural = most if limits.ignore_eos else max(natural, limits.min_tokens)
+        ends = formed is not None or not limits.ignore_eos  # a form that is complete has nothing behind it
+        if formed is None or self.engine.stats.garbled:
+            answer = Answer(self.name, prompt, garbled=self.engine.stats.garbled)
+            natural = self.options.profile.length or answer.natural_length
+        else:
+            answer, natural = formed, formed.natural_length
+        natural = max(natural, limits.min_tokens) if ends else most
         total = min(natural, most)
-        reason = "length" if limits.ignore_eos or natural > most else "stop"
+        reason = "stop" if ends and natural <= most else "length"
         total, cut, stopped_by = cut_at_stop(answer, total, limits.stop)
         return Plan(answer, prompt_tokens, total, "stop" if stopped_by else reason, stopped_by, cut)
 

@@ -57,7 +57,29 @@ class Answer:
         return "".join([self.token(index) for index in range(start, end)])
 
 
-def cut_at_stop(answer: Answer, total: int, stops: Sequence[str]) -> tuple[int, int | None, str | None]:
+class Formed:
+    """A text that is given, as an answer of tokens of `size` characters each."""
+
+    __slots__ = ("_size", "_text")
+
+    def __init__(self, text: str, size: int) -> None:
+        self._text = text
+        self._size = size
+
+    @property
+    def natural_length(self) -> int:
+        """Tokens of all of it."""
+        return max(1, -(-len(self._text) // self._size))
+
+    def token(self, index: int) -> str:
+        """Nothing behind the end: as a real engine, whose last tokens show nothing."""
+        return self.text(index, index + 1)
+
+    def text(self, start: int, end: int) -> str:
+        return self._text[start * self._size : end * self._size]
+
+
+def cut_at_stop(answer: "Answer | Formed", total: int, stops: Sequence[str]) -> tuple[int, int | None, str | None]:
     """Where a stop text ends the answer: tokens to generate, characters to show (None: all), and the text that stopped it."""
     if not stops:
         return total, None, None
