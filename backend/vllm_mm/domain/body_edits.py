@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, cast
 
-from vllm_mm.domain.request_rules import MAX_TOKENS, Field, Plan, encode, exceeds
+from vllm_mm.domain.request_rules import MAX_TOKENS, MIN_TOKENS, Field, Plan, encode, exceeds
 
 Body: TypeAlias = bytes | bytearray
 Edit: TypeAlias = tuple[int, int, bytes]
@@ -137,9 +137,9 @@ def _value(
         if not _same(body, member, new):
             found.append((member.value, member.end, new))
             names[what.name] = None
-    elif what.at_most is not None and kind in _NUMERIC and _beyond(body[member.value : member.end], what.at_most):
+    elif what.at_most is not None and kind in _NUMERIC and _beyond(body[member.value : member.end], what):
         found.append((member.value, member.end, encode(what.at_most)))
-        names[MAX_TOKENS] = None
+        names[MIN_TOKENS if what.signed else MAX_TOKENS] = None
 
 
 def _ends(
@@ -299,8 +299,8 @@ def _same(body: Body, member: Member, new: bytes) -> bool:
         return False
 
 
-def _beyond(text: Body, at_most: int) -> bool:
+def _beyond(text: Body, what: Field) -> bool:
     try:
-        return exceeds(json.loads(text), at_most)
+        return what.at_most is not None and exceeds(json.loads(text), what.at_most, signed=what.signed)
     except ValueError:
         return True  # a number of thousands of digits

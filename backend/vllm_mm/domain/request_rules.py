@@ -14,6 +14,9 @@ from typing import Any, Final, TypeAlias, cast
 MAX_TOKENS: Final = "max_tokens"
 """The name of the limit on the length of an answer, whatever an API calls its field."""
 
+MIN_TOKENS: Final = "min_tokens"
+"""What every API of vLLM calls the least number of tokens of an answer. More than the most is an error to engines."""
+
 IF_MISSING: Final = "max_tokens_if_missing"
 """Whether requests that name no number get the limit."""
 
@@ -131,7 +134,9 @@ class Field:
     weak: bool = False
     """`missing` is only for a client that names none of the `group`."""
     at_most: int | None = None
-    """A larger number becomes this one."""
+    """A larger number becomes this one..."""
+    signed: bool = False
+    """...and one below zero stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +204,7 @@ class RuleSet:
             fields[name.encode()] = replace(fields[name.encode()], name=names[0])
         if self.limit is not None and tokens:
             _limited(fields, self.limit, tokens)
+        _no_less_than_the_most(fields, self.limit if tokens else None, names)
         if fields.keys().isdisjoint(name.encode() for name in tokens):
             return Plan(fields)
         for name in tokens:
@@ -216,9 +222,9 @@ def rule_set(
     return RuleSet(branch(defaults or {}, level), branch(overrides or {}, level), branch(limits or {}, level))
 
 
-def exceeds(value: object, at_most: int) -> bool:
-    """Whether a number, or the text of one, which engines take as well, is beyond the limit. Numbers below zero are: to some
-    servers they mean that there is no bound."""
+def exceeds(value: object, at_most: int, *, signed: bool = False) -> bool:
+    """Whether a number, or the text of one, which engines take as well, is beyond the limit. Numbers below zero are, unless `signed`: to
+    some servers they mean that there is no bound."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -226,7 +232,7 @@ def exceeds(value: object, at_most: int) -> bool:
             return False
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return not 0 <= value <= at_most
+    return not (signed or value >= 0) or not value <= at_most
 
 
 def encode(value: object) -> bytes:
@@ -320,3 +326,22 @@ def _limited(fields: dict[bytes, Field], limit: Limit, tokens: Sequence[str]) ->
     first = tokens[0].encode()
     if limit.if_missing and all(fields[name.encode()].missing is None for name in tokens):
         fields[first] = replace(fields[first], name=MAX_TOKENS, missing=number, weak=True)
+
+
+def _no_less_than_the_most(fields: dict[bytes, Field], limit: Limit | None, overridden: Sequence[str]) -> None:
+    """Where rules make an answer shorter than the client asks for at least, they make that less, too: engines would refuse it for
+    something that the client has not said."""
+    most = [] if limit is None else [limit.at_most]
+    for name in overridden:
+        value = json.loads(fields[name.encode()].value or b"null")
+        if isinstance(value, int) and value > 0:
+            most.append(value)
+    if not most:
+        return
+    old = fields.get(MIN_TOKENS.encode(), Field(MIN_TOKENS))
+    least = encode(min(most))
+    missing, value = (
+        least if text is not None and exceeds(json.loads(text), min(most), signed=True) else text
+        for text in (old.missing, old.value)
+    )
+    fields[MIN_TOKENS.encode()] = replace(old, missing=missing, value=value, at_most=min(most), signed=True)

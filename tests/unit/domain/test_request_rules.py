@@ -348,6 +348,34 @@ def test_other_rules_keep_the_limit() -> None:
     assert apply(model(overrides={"max_tokens": 10}, limit=50), b'{"max_tokens":90}', PLAIN) == b'{"max_tokens":10}'
 
 
+@pytest.mark.parametrize(
+    ("rules", "tokens", "body", "after"),
+    [
+        (model(limit=50), PLAIN, '{"min_tokens":80,"max_tokens":90}', '{"min_tokens":50,"max_tokens":50}'),
+        (model(limit=50), PLAIN, '{"min_tokens":80}', '{"min_tokens":50}'),
+        (model(limit=50), CHAT, '{"min_tokens":50}', '{"min_tokens":50}'),
+        (model(limit=50), CHAT, '{"min_tokens":-1}', '{"min_tokens":-1}'),  # not ours to mend
+        (model(limit=50), CHAT, '{"min_tokens":"80"}', '{"min_tokens":50}'),
+        (model(limit=50), CHAT, '{"min_tokens":null}', '{"min_tokens":null}'),
+        (model(limit=50), (), '{"min_tokens":80}', '{"min_tokens":80}'),
+        (model(overrides={"max_tokens": 7}), PLAIN, '{"min_tokens":8}', '{"min_tokens":7,"max_tokens":7}'),
+        (model(overrides={"max_tokens": 7}, limit=9), CHAT, '{"min_tokens":8,"max_tokens":7}', '{"min_tokens":7,"max_tokens":7}'),
+        (model(overrides={"max_tokens": "x"}), PLAIN, '{"min_tokens":8,"max_tokens":"x"}', '{"min_tokens":8,"max_tokens":"x"}'),
+        (model(defaults={"max_tokens": 7}), PLAIN, '{"min_tokens":8,"max_tokens":9}', '{"min_tokens":8,"max_tokens":9}'),
+        (model(defaults={"min_tokens": 80}, limit=50), PLAIN, "{}", '{"min_tokens":50}'),
+        (model(overrides={"min_tokens": 80}, limit=50), PLAIN, '{"min_tokens":1}', '{"min_tokens":50}'),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_made_shorter_has_no_longer_least(
+    rules: RuleSet, tokens: tuple[str, ...], body: str, after: str
+) -> None:
+    """An engine refuses `min_tokens` above `max_tokens`; where a rule has brought that about, it is not the client's fault."""
+    assert json.loads(apply(rules, body.encode(), tokens)) == json.loads(after)
+    assert ("min_tokens" in touched(rules, body.encode(), tokens)) == (
+        json.loads(body).get("min_tokens") != json.loads(after).get("min_tokens")
+    )
+
+
 def test_without_a_rule_for_an_api_there_is_nothing_to_do() -> None:
     """Such a body need not be looked at; plans are made once."""
     rules = model(limit=5)
