@@ -62,6 +62,15 @@ async def test_what_was_captured_can_be_read_and_sent_again() -> None:
         assert shown.startswith('# Values were taken out of the body and stand there as "***".\ncurl -sS')
         again = json.loads(text_of(["sh", "-c", shown], environment))
         assert again["choices"] == plain.json()["choices"]
+        told = await case.client.post(f"{case.url}/api/requests/mine%2F1/replay")
+        assert (told.status_code, told.json()["choices"]) == (200, plain.json()["choices"])
+        assert told.headers["x-vllm-mm-replays"] == found["id"]
+        events = text_of([*command[:-2], "replay", stream.headers["x-request-id"]], environment)
+        assert events.count("data: {") == stream.text.count("data: {")
+        assert "data: [DONE]" in events
+        assert await case.outcomes(8) == {"ok": 7, "upstream_error": 1}, (
+            "those that were sent again are in the ledger too"
+        )
         text = text_of(command, environment)
         assert "x-custom: kept" in text
         assert plain.text in text

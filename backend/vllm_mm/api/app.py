@@ -27,6 +27,7 @@ from vllm_mm.api import (
     live,
     models,
     profiles,
+    replay,
     usage,
 )
 from vllm_mm.api.bodies import JsonBodies, sent_as
@@ -75,6 +76,7 @@ def create_app(services: Services) -> FastAPI:
         keys,
         audit,
         cancel,
+        replay,
         usage,
         llama_cpp,
         ollama,

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Query, Request
 from fastapi.routing import APIRoute
@@ -33,6 +33,10 @@ from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 ROW_MAX = 2**63 - 1
 """The largest number that the database can look for."""
@@ -86,6 +90,8 @@ class Services:
     """Ends a request or session by its id (the client's or ours), with who wanted it; False when none runs."""
     written: Callable[[], Awaitable[object]] = _nothing_waits
     """Waits a moment for the rows of requests that are over."""
+    data_plane: Callable[[Message, Receive, Send], Awaitable[None]] | None = None
+    """The routes of models as an ASGI application, for what is sent there from here."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at shutdown: streams that would go on for ever end."""
 

@@ -1,4 +1,5 @@
-"""`requests ls|show|cancel`: the ledger, what was captured of a request, and the end of one that runs."""
+"""`requests ls|show|replay|cancel`: the ledger, what was captured of a request and how it goes when it is sent again, and the end of one
+that runs."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -9,13 +10,19 @@ from vllm_mm.cli.options import Json
 from vllm_mm.cli.output import clock, print_json, print_table, seconds
 from vllm_mm.cli.server import the_server
 
+SILENCE = 600.0
+"""Seconds without a byte after which a replayed answer is given up; the first one may have to wait for a load."""
+
 
 def app() -> typer.Typer:
     requests = typer.Typer(
-        help="Look at requests: the ledger, and captures; cancel one.", no_args_is_help=True, rich_markup_mode=None
+        help="Look at requests: the ledger, and captures; send one again; cancel one.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
     )
     requests.command("ls", epilog="Example: vllm-mm requests ls --model demo --outcome timeout")(ls)
     requests.command("show", epilog="Example: vllm-mm requests show req_0123456789ab_7 --curl")(show)
+    requests.command("replay", epilog="Example: vllm-mm requests replay req_0123456789ab_7")(replay)
     requests.command("cancel", epilog="Example: vllm-mm requests cancel req_0123456789ab_7")(cancel)
     return requests
 
@@ -75,6 +82,18 @@ def show(
     _message(found["request"])
     typer.echo(f"\n{found['answer']['status']}")
     _message(found["answer"])
+
+
+def replay(
+    context: typer.Context,
+    request: Annotated[str, typer.Argument(help="Its id, or its X-Request-Id.")],
+) -> None:
+    """Send a captured request again, and print the answer as it comes. The key needs the scopes operate and infer."""
+    path = f"/api/requests/{quote(request, safe='')}/replay"
+    with the_server(context).stream("POST", path, silence=SILENCE) as answer:
+        for piece in answer.iter_text():
+            typer.echo(piece, nl=False)
+    typer.echo()
 
 
 def cancel(

@@ -3,11 +3,13 @@
 import base64
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from vllm_mm.domain.errors import Conflict
 from vllm_mm.domain.redaction import HIDDEN, redact
 from vllm_mm.gateway.captures import Captured
 from vllm_mm.gateway.ports import Headers
@@ -20,6 +22,37 @@ _NOT_REPEATED: Final = _SECRET | {
     "http2-settings", "expect", "accept-encoding", "content-encoding", "x-request-id",
 }  # fmt: skip
 """Headers of the connection or of the framing, which curl makes itself, and secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A captured request, to be sent once more."""
+
+    method: str
+    target: str
+    headers: Headers
+    """Without those of the connection and of the framing, and without secrets."""
+    body: bytes
+
+
+def again(capture: Mapping[str, Any]) -> Again:
+    """The request of a capture. Values that were taken out stand there as they are shown. Raises Conflict when its body is not there
+    as a whole."""
+    request = capture["request"]
+    body: Mapping[str, Any] = request["body"]
+    if body["cut"]:
+        raise Conflict(
+            f"Of the body of {capture['id']} only the beginning was kept ({body['size']} bytes in all; captures.body, and nothing of "
+            "forms): it cannot be sent again."
+        )
+    text = body.get("text")
+    headers: Sequence[Sequence[str]] = request["headers"]
+    return Again(
+        request["method"],
+        request["target"],
+        [(n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in headers if n.lower() not in _NOT_REPEATED],
+        base64.b64decode(body["base64"]) if text is None else text.encode(),
+    )
 
 
 def document(captured: Captured, fields: Collection[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Literal
 from vllm_mm import __version__
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.metrics import Metrics
+from vllm_mm.api.openai import OpenAIApp
 from vllm_mm.api.problems import explain
 from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
@@ -222,7 +223,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, audit=audit, usage=usage, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, data_plane=OpenAIApp(gateway), audit=audit, usage=usage, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("the configuration file", configuration.watch())
         background.start("profiles", profiles.run())

@@ -46,6 +46,7 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/api/requests"): READERS,
     ("POST", "/api/requests/{id:path}/cancel"): OPERATORS,
     ("GET", "/api/requests/{id:path}/capture"): ADMINS,
+    ("POST", "/api/requests/{id:path}/replay"): OPERATORS,
     ("GET", "/api/audit"): ADMINS,
     ("GET", "/api/usage"): READERS,
     ("GET", "/api/events"): READERS,

@@ -4,8 +4,11 @@ import json
 import shlex
 from dataclasses import replace
 
+import pytest
+
+from vllm_mm.domain.errors import Conflict
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
-from vllm_mm.gateway.capture_text import curl, document
+from vllm_mm.gateway.capture_text import again, curl, document
 from vllm_mm.gateway.captures import Captured
 
 RECORD = RequestRecord(
@@ -22,6 +25,22 @@ CAPTURED = Captured(
     ],
     BODY, len(BODY), form=False, answer_headers=[(b"set-cookie", b"a=secret")], answer=b"\xff\xfe", answer_size=2,
 )  # fmt: skip
+
+
+def test_a_capture_is_a_request_again() -> None:
+    """As it came, without what is of its connection or a secret; what is no text is there byte for byte."""
+    repeated = again(document(CAPTURED, ["user"]))
+    assert (repeated.method, repeated.target) == ("POST", "/v1/chat/completions?a=%20b&c='")
+    assert repeated.headers == [(b"content-type", b"application/json"), (b"x-odd", b"it's $HOME")]
+    assert json.loads(repeated.body) == {**json.loads(BODY), "user": "***"}
+    assert again(document(CAPTURED, [])).body == BODY
+    assert again(document(replace(CAPTURED, body=b"\xff\xfe", body_size=2), [])).body == b"\xff\xfe"
+
+
+@pytest.mark.parametrize("part", [replace(CAPTURED, body_size=len(BODY) + 1), replace(CAPTURED, form=True)])
+def test_a_part_of_a_request_is_none(part: Captured) -> None:
+    with pytest.raises(Conflict, match=r"captures\.body"):
+        again(document(part, []))
 
 
 def test_secrets_are_not_in_it() -> None:
