@@ -4,15 +4,10 @@ Frames are passed on one by one as they come; whole messages are never put toget
 """
 
 import asyncio
-import contextlib
-import logging
 import socket
 from typing import Any, Final
 
 from uvicorn.server import ServerState
-from websockets.exceptions import ProtocolError
-from websockets.frames import Frame as WireFrame
-from websockets.frames import Opcode
 from websockets.http11 import Request as Handshake
 from websockets.http11 import Response
 from websockets.protocol import State
@@ -20,7 +15,8 @@ from websockets.server import ServerProtocol
 
 from vllm_mm.api.unparsed import refusal
 from vllm_mm.domain.errors import ShuttingDown
-from vllm_mm.engine.exchange import CONTINUATION, TEXT, Frame
+from vllm_mm.engine import frames
+from vllm_mm.engine.exchange import Frame
 from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.ports import Headers, Problem
 from vllm_mm.gateway.realtime import Realtime
@@ -36,11 +32,8 @@ LOOK: Final = 0.2
 """Seconds between two looks whether a client that is not read has left."""
 REASON: Final = 123
 """Bytes of a close frame's reason (RFC 6455, 5.5)."""
-_DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 _ESTABLISHED: Final = 1
 """The first byte of Linux' TCP_INFO, while neither side has closed."""
-_QUIET: Final = logging.getLogger("vllm_mm.websockets")
-_QUIET.setLevel(logging.WARNING)  # a line for each connection otherwise
 
 
 class WebSocketProtocol(asyncio.Protocol):
@@ -53,7 +46,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._state = state
         self.transport = transport
         """uvicorn's shutdown, and tests, want it."""
-        self._ws = ServerProtocol(max_size=realtime.rules.session_message, logger=_QUIET)
+        self._ws = ServerProtocol(max_size=realtime.rules.session_message, logger=frames.QUIET)
         self._response: Response | None = None
         self._early: bytearray | None = bytearray()
         """What came behind the handshake before that was answered."""
@@ -93,18 +86,18 @@ class WebSocketProtocol(asyncio.Protocol):
                 self.transport.abort()
             return
         self._ws.receive_data(data)
-        for event in self._ws.events_received():
-            if isinstance(event, WireFrame) and event.opcode in _DATA and not self._ending:
-                self._session.from_client(Frame(int(event.opcode), bytes(event.data), event.fin))
+        for event in frames.come(self._ws.events_received()):
+            if isinstance(event, Frame) and not self._ending:
+                self._session.from_client(event)
         self._flush()
-        wrong, goodbye = self._ws.parser_exc, self._ws.close_rcvd
+        wrong, goodbye = self._ws.parser_exc, frames.goodbye(self._ws)
         if wrong is not None:
             if not self._ending:
                 self._session.client_failed(str(wrong))
             self._end()
         elif goodbye is not None:
             if not self._ending:
-                self._session.client_closed(None if goodbye.code == 1005 else goodbye.code, goodbye.reason)
+                self._session.client_closed(*goodbye)
             self._end()
             self.transport.close()
 
@@ -159,14 +152,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def send(self, frame: Frame) -> None:
         if self.gone or self._ws.state is not State.OPEN:
             return
-        # After a message of ours in the middle of an engine's in several frames, its rest has no place: the session is over then.
-        with contextlib.suppress(ProtocolError):
-            if frame.opcode == CONTINUATION:
-                self._ws.send_continuation(frame.data, frame.fin)
-            elif frame.opcode == TEXT:
-                self._ws.send_text(frame.data, frame.fin)
-            else:
-                self._ws.send_binary(frame.data, frame.fin)
+        frames.send(self._ws, frame)
         self._flush()
 
     def close(self, code: int | None, reason: str) -> None:

@@ -43,7 +43,7 @@ from vllm_mm.gateway.asked_usage import Fingerprints, ask, may_ask
 from vllm_mm.gateway.captures import Capture, Captures
 from vllm_mm.gateway.compressed import coding_of, plain
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress, wants_timings
-from vllm_mm.gateway.identity import Keyring, require
+from vllm_mm.gateway.identity import Keyring, require, require_model
 from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import Comments
@@ -219,8 +219,7 @@ class Gateway:
             name, relay.stream = await upload.named()
         relay.asked = name if len(name) <= 200 else name[:200]  # no model has a longer id; the ledger keeps no novels
         relay.spec = spec = self.leases.catalog.resolve(name)
-        if not key.may_use(spec.id):
-            raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
+        require_model(key, spec, name)
         if self._captures is not None and self._captures.wants(key, spec):
             self._captured[relay] = self._captures.watch(relay)
         self._abilities.check(spec, call.route, key, self.leases)

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import Forbidden, Unauthorized
 from vllm_mm.domain.keys import ANONYMOUS, Key, Scope, digest
+from vllm_mm.domain.specs import ModelSpec
 
 _REMEMBERED = 4096
 
@@ -115,3 +116,9 @@ def require(key: Key, scope: Scope) -> None:
     """Raises Forbidden when the key may not do this kind of thing."""
     if scope not in key.scopes and not key.allows(scope):
         raise Forbidden(f"The key `{key.name}` lacks the scope `{scope.value}`. Make one that has it.")
+
+
+def require_model(key: Key, spec: ModelSpec, name: str) -> None:
+    """Raises Forbidden when the key may not use the model that was asked for as `name`."""
+    if not key.may_use(spec.id):
+        raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")

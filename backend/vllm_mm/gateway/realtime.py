@@ -30,7 +30,7 @@ from vllm_mm.engine.exchange import UpstreamRequest
 from vllm_mm.gateway import realtime_events as events
 from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
-from vllm_mm.gateway.identity import Keyring, require
+from vllm_mm.gateway.identity import Keyring, require, require_model
 from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Explain, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import FIRST
@@ -168,8 +168,7 @@ class Realtime:
             name = asked
         session.asked = name[:200]
         session.spec = spec = self._leases.catalog.resolve(name)
-        if not key.may_use(spec.id):
-            raise Forbidden(f"The key `{key.name}` may not use the model `{name}`. Ask for a key that lists it.")
+        require_model(key, spec, name)
         self._abilities.check(spec, REALTIME, key, self._leases)
         if spec.engine is not EngineKind.COMMAND:
             session.take_text_only()

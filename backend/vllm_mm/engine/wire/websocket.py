@@ -4,21 +4,18 @@ Reachable only through a `Lease` (`InferenceChannel.converse`), or the instance'
 """
 
 import asyncio
-import contextlib
-import logging
 from collections.abc import Callable
 from typing import Final, cast
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus, ProtocolError
-from websockets.frames import Frame as WireFrame
-from websockets.frames import Opcode
+from websockets.exceptions import InvalidStatus
 from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
 from vllm_mm.domain.errors import UpgradeRefused, UpstreamDied, UpstreamTimeout
-from vllm_mm.engine.exchange import CONTINUATION, TEXT, Frame, Session, SessionSink, UpstreamRequest
+from vllm_mm.engine import frames
+from vllm_mm.engine.exchange import Frame, Session, SessionSink, UpstreamRequest
 from vllm_mm.engine.http1 import Traffic
 from vllm_mm.engine.ports import Address
 from vllm_mm.engine.wire.dial import connect_unix
@@ -29,9 +26,6 @@ HANDSHAKE: Final = 10.0
 """Seconds for an engine that accepted the connection to answer the handshake."""
 GOODBYE: Final = 0.4
 """Seconds for an engine to answer a close; then the connection is simply closed."""
-_QUIET: Final = logging.getLogger("vllm_mm.websockets")
-_QUIET.setLevel(logging.WARNING)  # a line for each connection otherwise
-_DATA: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 
 
 def open_session(
@@ -54,7 +48,7 @@ class _Session(asyncio.Protocol):
         self._sink = sink
         self._traffic = traffic
         uri = parse_uri("ws://localhost/")  # the head is written by hand; the protocol wants one
-        self._ws = ClientProtocol(uri, max_size=MAX_MESSAGE, logger=_QUIET)
+        self._ws = ClientProtocol(uri, max_size=MAX_MESSAGE, logger=frames.QUIET)
         self._transport: asyncio.Transport | None = None
         self._dial: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -81,14 +75,7 @@ class _Session(asyncio.Protocol):
 
     def send(self, frame: Frame) -> None:
         if self._open and not self.done.done() and self._ws.state is State.OPEN:
-            # A frame that is not where it may be was refused by the client's side of us already.
-            with contextlib.suppress(ProtocolError):
-                if frame.opcode == CONTINUATION:
-                    self._ws.send_continuation(frame.data, frame.fin)
-                elif frame.opcode == TEXT:
-                    self._ws.send_text(frame.data, frame.fin)
-                else:
-                    self._ws.send_binary(frame.data, frame.fin)
+            frames.send(self._ws, frame)
             self._flush()
 
     def close(self, code: int | None, reason: str = "") -> None:
@@ -162,20 +149,20 @@ class _Session(asyncio.Protocol):
 
     def _step(self) -> None:
         """What the parser has made of what came."""
-        for event in self._ws.events_received():
+        for event in frames.come(self._ws.events_received()):
             if self.done.done():
                 return
             if isinstance(event, Response):
                 self._answered(event)
-            elif isinstance(event, WireFrame) and event.opcode in _DATA and not self._saying_goodbye:
-                self._sink.frame(Frame(int(event.opcode), bytes(event.data), event.fin))
+            elif isinstance(event, Frame) and not self._saying_goodbye:
+                self._sink.frame(event)
         self._flush()
         if self.done.done():
             return
-        wrong, goodbye = self._ws.handshake_exc or self._ws.parser_exc, self._ws.close_rcvd
+        wrong, goodbye = self._ws.handshake_exc or self._ws.parser_exc, frames.goodbye(self._ws)
         if goodbye is not None:
             if not self._saying_goodbye:
-                self._sink.closed(None if goodbye.code == 1005 else goodbye.code, goodbye.reason)
+                self._sink.closed(*goodbye)
             self._end(None)
         elif wrong is not None and not isinstance(wrong, EOFError):  # an end is told by `connection_lost`
             self._end(UpstreamDied(f"the engine's WebSocket is not valid: {wrong}", sent=True, started=self._open))
