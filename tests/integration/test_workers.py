@@ -13,9 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
 from freezing import Stream, frozen, put_aside
 from hard_cases import Case, kill, running, sim, until
+from speech import COMMIT, FINAL, append, audio, hear, say, until_done
 
 TWO = {"server": {"workers": 2}}
 STORES = {"env": {"VLLM_ENABLE_RESPONSES_API_STORE": "1"}}
@@ -199,6 +201,29 @@ async def test_requests_are_spread_and_their_sum_is_exact() -> None:
         over = await case.client.post(f"{case.url}/api/requests/{fields['x-request-id']}/cancel")
         assert (over.status_code, "over already: cut" in over.text) == (409, True)
         assert await case.outcomes(many + 8) == {"ok": many + 7, "cut": 1}
+
+
+async def test_sessions_that_arrive_at_a_worker_are_served_by_the_controller() -> None:
+    """Whichever process accepts: it hands the connection over with the head of the handshake, and frames and rows are as with one process.
+    That a worker accepted some of them is seen by who it was that answered on the same connection before."""
+    ears = sim(model={"task": "realtime"}, tokens_per_second=2000)
+    async with running({"ears": ears}, **TWO) as case, contextlib.AsyncExitStack() as stack:
+        await case.ready("ears")
+        address = case.url.replace("http://", "ws://") + "/v1/realtime?model=ears"
+        lines, _ = await on_both(case, stack)
+        texts: list[str] = []
+        for line in lines[:4]:  # of both workers, which have answered on them
+            sock = line.writer.get_extra_info("socket").dup()
+            line.writer.transport.pause_reading()
+            async with connect(address, sock=sock, compression=None) as ws:
+                assert holder(case, line.port) == case.serving.pid
+                assert (await hear(ws, 30))["type"] == "session.created"
+                await say(ws, COMMIT, append(audio(3)), FINAL)
+                texts.append((await until_done(ws, 30))[-1]["text"])
+        assert len(texts) == 4
+        assert len(set(texts)) == 1
+        assert await case.outcomes(4) == {"ok": 4}
+        await case.quiet()
 
 
 async def test_a_killed_worker_costs_its_own_streams_and_nothing_else() -> None:

@@ -52,4 +52,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self._loop.add_reader(self._listener.fileno(), self._ready)\n",
         ("tests/unit/main/test_accepting.py::test_a_process_that_hangs_keeps_no_connection_from_the_others",),
     ),
+    Mutant(
+        "worker-suspects-in-vain", "an engine of which a worker gets nothing is never looked at",
+        "backend/vllm_mm/engine/lending/borrower.py",
+        "                self._wire.send(say.Suspect(name, model.gate.generation, more))\n", "",
+        ("tests/unit/manager/test_lending.py::test_a_stream_that_a_worker_gives_up_makes_its_engine_prove_itself",),
+    ),
 )  # fmt: skip

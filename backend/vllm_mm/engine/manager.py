@@ -120,6 +120,12 @@ class ProcessManager(Swaps):
             self._expectations.leased(model, 0.0)
         self._expectations.ended(model, worked)
 
+    def suspected(self, model: str, generation: int, streams: int) -> None:
+        """As `Lease.suspect`, for so many streams in another process."""
+        instance = self._instances.get(model)
+        if instance is not None and instance.gate.generation == generation:
+            instance.gate.suspicions += streams
+
     def look(self, ticket: Ticket, generation: int) -> Looking:
         """`async with manager.look(ticket, generation) as lease:` is the way to work that this launch of the model has already: to look
         at it or to end it, but to give it none. None instead of a lease when it is not there; nothing is woken or started."""

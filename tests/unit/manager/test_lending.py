@@ -11,7 +11,16 @@ import pytest
 
 from fakes_engine import World, model, world
 from vllm_mm.domain.credits import Mistrusted
-from vllm_mm.domain.errors import MMError, QueueFull, StartFailed, StillLoading, Unavailable, UnknownModel
+from vllm_mm.domain.errors import (
+    MMError,
+    QueueFull,
+    RequestCut,
+    StartFailed,
+    StillLoading,
+    Unavailable,
+    UnknownModel,
+    UpstreamTimeout,
+)
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.lifecycle import Drain, Goal, Kill, OnTimeout, State
 from vllm_mm.domain.reasons import Reason
@@ -366,6 +375,29 @@ async def test_rows_uses_reads_and_routes_go_up(lent: Lent, monkeypatch: pytest.
     two.seat.heard(say.Report([], [], {"a": 5}, 0))
     one.seat.heard(say.Report([], [], {"a": 9}, 0))
     assert lent.office.reads("a") == 14
+
+
+async def test_a_stream_that_a_worker_gives_up_makes_its_engine_prove_itself(lent: Lent) -> None:
+    """As one of the controller's own would: the watch probes it, and it is replaced if it makes no token. A suspicion of an earlier launch
+    says nothing of this one."""
+    process = lent.w.processes["a"]
+    lease = await lent.lease(lent.workers[0], lent.w.ticket("a", stream=True))
+    probes = len(lent.w.probes)
+    lease.suspect()
+    lent.workers[0].borrower.take_back(lease)
+    await lent.pass_time(10.0)
+    assert lent.gate().suspicions == 1
+    assert len(lent.w.probes) == probes + 1
+    lent.workers[0].up.send(say.Suspect("a", 7, 1))
+    lent.workers[0].up.send(say.Suspect("nobody", 1, 1))
+    await lent.settle()
+    assert lent.gate().suspicions == 1
+    process.probe_error = UpstreamTimeout("no token")
+    lease = await lent.lease(lent.workers[1], lent.w.ticket("a", stream=True))
+    lease.suspect()
+    await lent.pass_time(10.0)
+    assert process.stopped == 1
+    assert isinstance(lease.revoked, RequestCut)
 
 
 async def test_models_states_and_keys_go_down(lent: Lent) -> None:

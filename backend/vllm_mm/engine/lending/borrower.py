@@ -93,6 +93,7 @@ class _Model:
         self.channel: InferenceChannel | None = None
         self.reads = 0
         """Of channels that are closed."""
+        self.told_suspicions = 0
 
     @property
     def all_reads(self) -> int:
@@ -231,6 +232,11 @@ class Borrower:
             uses = [self._uses.popleft() for _ in range(min(BATCH, len(self._uses)))]
             lost, self._lost = self._lost, 0
             self._wire.send(say.Report(rows, uses, {}, lost))
+        for name, model in self._models.items():
+            more = model.gate.suspicions - model.told_suspicions
+            if more:
+                model.told_suspicions += more
+                self._wire.send(say.Suspect(name, model.gate.generation, more))
         reads = {name: model.all_reads for name, model in self._models.items()}
         new = {name: count for name, count in reads.items() if self._told_reads.get(name, 0) != count}
         if new:

@@ -89,6 +89,14 @@ class Report(_Message, frozen=True):
     """Rows that there was no room for, since the last report."""
 
 
+class Suspect(_Message, frozen=True):
+    """So many of its streams were given up, for nothing came from that launch of the engine, which has to prove itself."""
+
+    model: str
+    generation: int
+    count: int
+
+
 class Learned(_Message, frozen=True):
     """An engine has no such route. Also from the controller, which tells what the others learned."""
 
@@ -204,7 +212,7 @@ class End(_Message, frozen=True):
     """Accept no more, finish what runs, then end."""
 
 
-Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Learned | Cancelled
+Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Suspect | Learned | Cancelled
 Down = Setup | Models | States | Keys | Learned | Lent | Refused | Recall | Freeze | Revoke | Wait | Cancel | End
 
 _KINDS: Final[Mapping[str, type[MMError]]] = {

@@ -230,6 +230,8 @@ class Seat:
                 self._answered(message.number)
             case say.Report():
                 self._report(message)
+            case say.Suspect():
+                self._manager.suspected(message.model, message.generation, message.count)
             case say.Cancelled():
                 asked = self._cancels.pop(message.number, None)
                 if asked is not None and not asked.done():
@@ -298,7 +300,7 @@ class Seat:
             return
         task = asyncio.get_running_loop().create_task(self._wait(ticket))
         self._waiting[ticket.id] = task
-        task.add_done_callback(lambda _: self._over(ticket.id))
+        task.add_done_callback(lambda _: self._waiting.pop(ticket.id, None))
 
     async def _wait(self, ticket: Ticket) -> None:
         try:
@@ -315,9 +317,6 @@ class Seat:
                 self._manager.look_back(lease)
             else:
                 self._lend(ticket, lease)
-
-    def _over(self, ticket: str) -> None:
-        self._waiting.pop(ticket, None)
 
     def _lend(self, ticket: Ticket, lease: Lease) -> None:
         model = ticket.model
