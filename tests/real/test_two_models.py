@@ -4,6 +4,7 @@ Answers are compared with those of vLLM asked directly: float32, temperature 0, 
 """
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from counters import tokens
 from real_vllm import EMBED, START, A, B, Installation, direct
 from serving import Serving
 
@@ -205,13 +207,15 @@ async def test_two_models_take_turns(vllm: Installation, server: Serving, two_mo
 
 
 async def test_an_embedding_model_beside_a_chat_model(vllm: Installation, tmp_path: Path) -> None:
-    """A real embedding model loads with a pooling probe, and both stay loaded where the memory is enough for both."""
+    """A real embedding model loads with a pooling probe, and both stay loaded where the memory is enough for both. The chat model calls
+    tools that have to be called, for both official clients; and for both models the ledger's tokens are those that vLLM counted."""
+    calls = {**vllm.declare(A)["args"], "enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
     server = Serving(
         tmp_path,
         {
             "devices": [{"id": "cpu", "memory": "6GiB", "headroom": 0}],
             "queue": {"max_wait": "5m"},
-            "models": {A: vllm.declare(A), EMBED: vllm.declare(EMBED, task="embed")},
+            "models": {A: vllm.declare(A, args=calls), EMBED: vllm.declare(EMBED, task="embed")},
         },
     )
     try:
@@ -229,10 +233,102 @@ async def test_an_embedding_model_beside_a_chat_model(vllm: Installation, tmp_pa
         async with httpx.AsyncClient() as http:
             states = {m: i["state"] for m, i in (await server.instances(http)).items()}
         assert states == {A: "ready", EMBED: "ready"}
+        clients = Clients(server.url, "none")
+        try:
+            await tools_are_called(clients)
+            await tokens_are_counted_alike(server)
+        finally:
+            await clients.close()
         assert await server.stop() == 0
         assert not server.left()
     finally:
         server.end()
+
+
+PAINT: Any = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "blue"]}, "dry": {"type": "boolean"}},
+    "required": ["colour", "dry"],
+    "additionalProperties": False,
+}
+
+
+def painted(arguments: Any) -> bool:
+    """They fit the schema."""
+    return (
+        set(arguments) == {"colour", "dry"}
+        and arguments["colour"] in {"red", "blue"}
+        and arguments["dry"] in {True, False}
+    )
+
+
+async def tools_are_called(clients: Clients) -> None:
+    """By name, and because one has to be, whole and streamed: any weights do that, for the form is held to."""
+    function: Any = {"type": "function", "function": {"name": "paint", "parameters": PAINT}}
+    named: Any = {"type": "function", "function": {"name": "paint"}}
+    ask: Any = {**chat(A, "Paint the wall."), "max_tokens": 80, "tools": [function]}
+    create = clients.openai.chat.completions.create
+    for choice, reason in ((named, "stop"), ("required", "tool_calls")):
+        whole = (await create(**ask, tool_choice=choice)).choices[0]
+        assert whole.finish_reason == reason
+        assert whole.message.tool_calls is not None
+        call = whole.message.tool_calls[0]
+        assert call.type == "function"
+        assert call.function.name == "paint"
+        assert painted(json.loads(call.function.arguments))
+        text = ""
+        async for chunk in await create(**ask, tool_choice=choice, stream=True):
+            for choices in chunk.choices:
+                text += "".join(
+                    (c.function.arguments or "") if c.function else "" for c in choices.delta.tool_calls or ()
+                )
+        assert painted(json.loads(text))
+    tool: Any = {"name": "paint", "input_schema": PAINT}
+    messages: Any = {"model": A, "max_tokens": 80, "messages": ask["messages"], "tools": [tool]}
+    messages |= {"tool_choice": {"type": "tool", "name": "paint"}, "extra_body": {"temperature": 0}}
+    for block in ((await clients.anthropic.messages.create(**messages)).content[0],):
+        assert block.type == "tool_use"
+        assert painted(block.input)
+    async with clients.anthropic.messages.stream(**messages) as events:
+        last = (await events.get_final_message()).content[0]
+    assert last.type == "tool_use"
+    assert painted(last.input)
+
+
+async def tokens_are_counted_alike(server: Serving) -> None:
+    """Each form of API, whole and streamed, with and without a wish for usage."""
+    forms: list[tuple[str, str, dict[str, Any]]] = [("/v1/embeddings", EMBED, {"input": ["a cat", "an aeroplane"]})]
+    for stream in (False, True):
+        rest = {"max_tokens": 5, "stream": stream}
+        usage = {"stream_options": {"include_usage": True}} if stream else {}
+        said = chat(A, "Hello")["messages"]
+        forms += [
+            ("/v1/chat/completions", A, {"messages": said, **rest}),
+            ("/v1/chat/completions", A, {"messages": said, **rest, **usage}),
+            ("/v1/completions", A, {"prompt": ["one", "one two"], **rest}),
+            ("/v1/messages", A, {"messages": said, **rest}),
+            ("/v1/responses", A, {"input": "Hello", "max_output_tokens": 5, "stream": stream}),
+        ]
+    async with httpx.AsyncClient(base_url=server.url, timeout=240) as http:
+
+        async def counted() -> dict[str, tuple[float, float]]:
+            text = (await http.get("/metrics")).text
+            return {model: tokens(text, model) for model in (A, EMBED)}
+
+        query = "select model, sum(prompt_tokens), sum(completion_tokens), count(*) from requests group by model"
+        await server.written(http)
+        before, rows = await counted(), {model: sums for model, *sums in server.rows(query)}
+        for path, model, body in forms:
+            assert (await http.post(path, json={"model": model, **body})).status_code == 200
+        await server.written(http)
+        after = {model: sums for model, *sums in server.rows(query)}
+        assert sum(after[m][2] - rows[m][2] for m in after) == len(forms)
+        ledger = {m: (after[m][0] - rows[m][0], (after[m][1] or 0) - (rows[m][1] or 0)) for m in after}
+        async with asyncio.timeout(30):  # the engine counts behind its answers
+            while {
+                m: tuple(b - a for a, b in zip(before[m], now, strict=True)) for m, now in (await counted()).items()
+            } != ledger:
+                await asyncio.sleep(0.2)
 
 
 def dot(a: list[float], b: list[float]) -> float:
