@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from websockets.exceptions import ProtocolError
@@ -27,7 +27,7 @@ class Goodbye(NamedTuple):
     reason: str
 
 
-def come(events: list[object]) -> Iterator[object]:
+def come(events: Sequence[object]) -> Iterator[object]:
     """What a parser has found, with data frames as ours; control frames are its own business, and left out."""
     for event in events:
         if not isinstance(event, WireFrame):
