@@ -96,7 +96,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         force_include_usage=known.enable_force_include_usage,
         access_log=not known.disable_uvicorn_access_log,
         dev_mode=environ.get("VLLM_SERVER_DEV_MODE", "0") == "1",
-        auto_tools=known.enable_auto_tool_choice,
+        auto_tools=known.enable_auto_tool_choice or profile.tools,
         response_store=environ.get("VLLM_ENABLE_RESPONSES_API_STORE", "0") == "1",
         keep_alive=float(environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5")),
         profile=profile,

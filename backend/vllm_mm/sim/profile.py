@@ -45,6 +45,8 @@ class Profile:
     shards: int = 4
     """Checkpoint files, for the progress lines."""
     task: str = "generate"
+    tools: bool = False
+    """Tools may be called, as with `--enable-auto-tool-choice`."""
     watchdog: float = 5.0
     """Seconds between the API server's looks at a dead core (vLLM: 5)."""
     worker_linger: float = 3.0

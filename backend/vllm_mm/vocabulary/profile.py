@@ -29,6 +29,12 @@ def _task(value: object) -> str:
     return str(value)
 
 
+def _tools(value: object) -> bool:
+    if value not in {"called", "refused"}:
+        raise ValueError(f"{value!r} does not say what becomes of tools; write called or refused")
+    return value == "called"
+
+
 def _devices(value: object) -> tuple[str, ...]:
     names = tuple(name.strip() for text in texts(value) for name in text.split(",") if name.strip())
     if not names or any("/" in name or name.startswith(".") for name in names):
@@ -74,6 +80,7 @@ KEYS: Mapping[str, tuple[Callable[[object], Any], str]] = {
     "dimensions": (parse_count, "of an embedding (32)"),
     "shards": (parse_count, "checkpoint files, for the progress (4)"),
     "task": (_task, "generate, embed, score or classify (generate)"),
+    "tools": (_tools, "called, as by a vLLM with --enable-auto-tool-choice, or refused (refused)"),
     "watchdog": (parse_duration, "between looks at a dead core (5s)"),
     "worker_linger": (parse_duration, "a worker outlives a killed core by (3s)"),
     "device": (_devices, "device of each rank, such as sim0,sim1 (sim0)"),
