@@ -18,7 +18,7 @@ from vllm_mm.store.migrate import upgrade
 
 TEMPLATE = "migrated"
 _QUICK = {
-    "fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "autovacuum": "off", "shared_buffers": "16MB",
+    "fsync": "off", "full_page_writes": "off", "autovacuum": "off", "shared_buffers": "16MB",
     "max_connections": "60", "listen_addresses": "''", "max_wal_size": "64MB", "min_wal_size": "32MB", "wal_level": "minimal",
     "max_wal_senders": "0", "dynamic_shared_memory_type": "mmap", "logging_collector": "off",
 }  # fmt: skip
@@ -48,6 +48,10 @@ class Postgres:
         self._count = 0
         self._run("initdb", "-D", str(self.data), "-U", "mm", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
         self.start()
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
 
     @property
     def data(self) -> Path:

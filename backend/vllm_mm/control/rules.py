@@ -84,6 +84,11 @@ def run_dir(data: Path, owner: str) -> Path:
     return Path(tempfile.gettempdir()) / f"vllm-mm-{owner[:12]}"
 
 
+def spool_dir(settings: Settings, owner: str) -> Path:
+    """Where rows are kept that the database does not take: not beside it, for its disk may be full. Raises ConfigError."""
+    return private(settings.database.spool_dir or Path(tempfile.gettempdir()) / f"vllm-mm-{owner[:12]}-spool")
+
+
 def leave(run: Path) -> None:
     """At the end of the server: takes the directory of sockets away when nothing is in it, as after an end in order."""
     with contextlib.suppress(OSError):  # engines were handed over, or it is gone already

@@ -10,6 +10,7 @@ from typing import Literal
 
 from vllm_mm import __version__
 from vllm_mm.api.dependencies import Services
+from vllm_mm.api.ledger_metrics import LedgerMetrics
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.api.openai import OpenAIApp
 from vllm_mm.api.problems import explain
@@ -28,7 +29,9 @@ from vllm_mm.control.readahead import ReadAhead
 from vllm_mm.control.readings import Readings
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.control.warmup import Warmup
+from vllm_mm.domain.audit import Entry
 from vllm_mm.domain.catalog import Catalog
+from vllm_mm.domain.events import Event
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
 from vllm_mm.engine.flags import FlagBook
@@ -62,6 +65,7 @@ from vllm_mm.store.profiles import ActiveProfileStore
 from vllm_mm.store.responses import StoredResponse, StoredResponses
 from vllm_mm.store.retention import Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
+from vllm_mm.store.spool import Spool
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
 
@@ -105,7 +109,9 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         owner = await installation(database)
         places = rules.places(settings, owner, sys.executable, dict(os.environ))
         stack.callback(rules.leave, places.run)
-        journal = await Journal.open(database, clock)
+        spool = rules.spool_dir(settings, owner)
+        stack.callback(rules.leave, spool)
+        journal = await Journal.open(database, clock, spool=Spool(spool / "events.jsonl", Event))
         stack.push_async_callback(journal.close)
         inventory = build_inventory(
             _devices(settings),
@@ -157,11 +163,15 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         keyring.replace(await keys.all())
         metrics = Metrics(manager, queue, __version__, launcher.view)
         ledger = Ledger(database, lambda model: rules.terms(manager.catalog, model))
-        rows = WriteBehind[RequestRecord](ledger.add, clock, name="requests")
+        rows = WriteBehind[RequestRecord](
+            ledger.add, clock, name="requests", limit=settings.database.spool,
+            spool=Spool(spool / "requests.jsonl", RequestRecord),
+        )  # fmt: skip
         rows.start()
+        metrics.registry.register(LedgerMetrics(rows))
         stack.push_async_callback(rows.close)
 
-        audit = Audit(database, clock)
+        audit = Audit(database, clock, limit=settings.database.spool, spool=Spool(spool / "audit.jsonl", Entry))
         audit.start()
         stack.push_async_callback(audit.close)
 

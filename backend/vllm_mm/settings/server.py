@@ -119,6 +119,11 @@ class AuthConfig(Section):
 class DatabaseConfig(Section):
     url: str = "sqlite+aiosqlite:///state.db"
     """SQLAlchemy URL with an async driver. A relative SQLite path is inside `paths.data_dir`."""
+    spool: int = Field(default=100_000, ge=1_000, le=10_000_000)
+    """Rows of the request ledger that are kept for a database that does not take them: a full disk, a locked file, a lost connection. Beyond
+    that the oldest are given up, and counted. The audit has as many."""
+    spool_dir: Path | None = None
+    """Folder in which such rows are kept as well, over an end of the server; null: one in the system's temporary directory."""
     backup: Switch = True
     """Copy a SQLite database into `paths.data_dir` before its schema changes."""
 

@@ -13,6 +13,7 @@ from vllm_mm.domain.audit import Entry, difference
 from vllm_mm.store.behind import WriteBehind
 from vllm_mm.store.database import Database
 from vllm_mm.store.meta import write_meta
+from vllm_mm.store.spool import Spool
 from vllm_mm.store.tables import AuditEntry
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,13 @@ class AuditPage:
 class Audit:
     """Takes entries at once and writes them behind, in order; reads them; forgets them by age."""
 
-    def __init__(self, database: Database, clock: Clock, *, limit: int = 100_000) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, limit: int = 100_000, spool: Spool[Entry] | None = None
+    ) -> None:
         """`limit`: entries that may wait for a database that is away."""
         self._database = database
         self._clock = clock
-        self._writer = WriteBehind[Entry](self.add, clock, name="the audit", delay=0.0, limit=limit)
+        self._writer = WriteBehind[Entry](self.add, clock, name="the audit", delay=0.0, limit=limit, spool=spool)
 
     @property
     def writer(self) -> WriteBehind[Entry]:

@@ -10,13 +10,18 @@ from typing import Generic, TypeVar
 
 from vllm_mm.clock import Clock
 from vllm_mm.store.failures import may_pass
+from vllm_mm.store.spool import Spool
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_BACKOFF_MAX = 5.0
+_BACKOFF_MAX = 2.0
 _ALERT_AFTER = 10.0
-"""Seconds without progress after which `problem` says so."""
+"""Seconds without progress after which `problem` says so..."""
+_TOLD_AFTER = 2.0
+"""...and where the database has refused, for whatever reason."""
+_PARTING = 0.5
+"""Seconds at the end for a database that refuses."""
 
 
 class WriteBehind(Generic[T]):
@@ -24,6 +29,7 @@ class WriteBehind(Generic[T]):
 
     Every row is written once, in the order of `add`, as long as the database comes back before `limit` rows wait: beyond
     that the oldest are dropped, and counted. A row that can never be written is dropped and logged, and holds up nobody.
+    Rows that have to wait are in the spool's file as well, if it can be written; a later controller goes on with them.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class WriteBehind(Generic[T]):
         batch: int = 2000,
         limit: int = 50_000,
         delay: float = 0.1,
+        spool: Spool[T] | None = None,
     ) -> None:
         """`write` has to be safe to repeat for rows that it may have written. `delay`: seconds in which rows gather."""
         self._write = write
@@ -54,10 +61,16 @@ class WriteBehind(Generic[T]):
         self._wake = asyncio.Event()
         self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._spool = spool
+        self._kept = 0
+        """Counted as `_done` is: up to here rows are in the file."""
+        self._not_kept = ""
+        """Why the file takes nothing."""
 
     def start(self) -> None:
-        """Begin to write; rows added before are kept."""
+        """Begin to write; rows added before are kept, and come behind those that an earlier controller left in the file."""
         if self._task is None:
+            self._take_up()
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"write {self._name}")
 
     def add(self, row: T) -> None:
@@ -88,11 +101,16 @@ class WriteBehind(Generic[T]):
         """Why the rows do not reach the database, for `/ready`; None while they do."""
         if self._task is not None and self._task.done():
             return f"the writer of {self._name} has ended"
-        if self._busy_since is not None and self._clock.now() - self._busy_since > _ALERT_AFTER:
-            waited = self._clock.now() - self._busy_since
-            cause = f": {self._error}" if self._error else ""
-            return f"{len(self._pending)} rows of {self._name} wait to be written, for {waited:.0f} s{cause}"
-        return None
+        if self._busy_since is None:
+            return None
+        waited = self._clock.now() - self._busy_since
+        if waited <= (_TOLD_AFTER if self._error else _ALERT_AFTER):
+            return None
+        cause = f": {self._error}" if self._error else ""
+        told = f"{len(self._pending)} rows of {self._name} wait to be written, for {waited:.0f} s{cause}"
+        if self._not_kept:
+            told += f" (in memory alone: {self._not_kept})"
+        return told + (f"; {self._dropped} were given up" if self._dropped else "")
 
     async def flush(self, deadline: float = 5.0) -> bool:
         """Wait until every row added so far is written or dropped; False if that takes longer than `deadline` seconds."""
@@ -108,7 +126,9 @@ class WriteBehind(Generic[T]):
             self._waiters = [w for w in self._waiters if w[1] is not future]
 
     async def close(self, deadline: float = 5.0) -> bool:
-        """`flush`, then stop. False when rows were left behind."""
+        """`flush`, then stop. False when rows were left behind. A database that refuses is not waited for where a file has the rows."""
+        if self._error and self._spool is not None:
+            deadline = min(deadline, _PARTING)
         written = self._task is not None and await self.flush(deadline)
         if self._task is not None:
             self._task.cancel()
@@ -116,7 +136,16 @@ class WriteBehind(Generic[T]):
                 await self._task
             self._task = None
         if self._pending:
-            log.error("%d rows of %s were not written: %s", len(self._pending), self._name, self._error or "no time")
+            await self._keep()
+            if self._spool is not None and not self._not_kept:
+                log.warning(
+                    "%d rows of %s are kept in %s, and written at the next start: %s",
+                    len(self._pending), self._name, self._spool.path, self._error or "no time",
+                )  # fmt: skip
+            else:
+                log.error(
+                    "%d rows of %s were not written: %s", len(self._pending), self._name, self._error or "no time"
+                )
         return written or not self._pending
 
     async def _run(self) -> None:
@@ -137,6 +166,7 @@ class WriteBehind(Generic[T]):
                         self._error = _brief(e)
                         log.warning("%s: cannot write, trying again in %.1f s: %s", self._name, backoff, self._error)
                         self._in_flight = 0
+                        await self._keep()
                         await self._clock.sleep(backoff)
                         backoff = min(_BACKOFF_MAX, backoff * 2)
                     elif len(rows) > 1:
@@ -150,8 +180,54 @@ class WriteBehind(Generic[T]):
                     self._error = ""
                     backoff = 0.1
                     self._advance(len(rows), dropped=False)
+                    await self._let_go()
                 finally:
                     self._in_flight = 0
+
+    def _take_up(self) -> None:
+        if self._spool is None:
+            return
+        try:
+            left = self._spool.read()
+        except OSError as e:
+            self._not_kept = _brief(e)
+            log.warning("%s: what was kept in %s cannot be read: %s", self._name, self._spool.path, self._not_kept)
+            return
+        if left:
+            log.info("%s: %d rows of an earlier controller are written now", self._name, len(left))
+            self._pending.extendleft(reversed(left))
+            self._added += len(left)
+            self._kept = self._done + len(left)
+            self._busy_since = self._clock.now()
+            self._wake.set()
+
+    async def _keep(self) -> None:
+        """Put what waits into the file, as far as it is not there."""
+        if self._spool is None:
+            return
+        there = max(0, self._kept - self._done)
+        rows = list(islice(self._pending, there, self._limit))
+        if not rows:
+            return
+        end = self._done + there + len(rows)
+        try:
+            if self._spool.lines + len(rows) > 2 * self._limit:
+                await asyncio.to_thread(self._spool.replace, list(islice(self._pending, self._limit)))
+            else:
+                await asyncio.to_thread(self._spool.append, rows)
+        except OSError as e:
+            self._not_kept = f"{self._spool.path}: {e.strerror or e}"
+        else:
+            self._kept, self._not_kept = end, ""
+
+    async def _let_go(self) -> None:
+        """Take the file away when all that it has is written."""
+        if self._spool is not None and self._kept and self._done >= self._kept:
+            try:
+                await asyncio.to_thread(self._spool.clear)
+            except OSError as e:  # the rows are written once more at the next start, which changes nothing
+                log.warning("%s: %s cannot be removed: %s", self._name, self._spool.path, e)
+            self._kept, self._not_kept = 0, ""
 
     def _advance(self, count: int, *, dropped: bool) -> None:
         for _ in range(count):

@@ -19,6 +19,7 @@ from vllm_mm.domain.reasons import of_event
 from vllm_mm.store.behind import WriteBehind
 from vllm_mm.store.database import Database
 from vllm_mm.store.meta import read_meta, write_meta
+from vllm_mm.store.spool import Spool
 from vllm_mm.store.tables import Event as EventRow
 
 LAGGED = "lagged"
@@ -34,7 +35,17 @@ _PRUNED = "events_pruned"
 class Journal:
     """Made by `open`. `emit` may be called from then until the process ends."""
 
-    def __init__(self, database: Database, clock: Clock, last: int, pruned: int, *, ring: int, queue: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        last: int,
+        pruned: int,
+        *,
+        ring: int,
+        queue: int,
+        spool: Spool[Event] | None,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._seq = last
@@ -43,11 +54,13 @@ class Journal:
         self._queue = queue
         self._ring: deque[Event] = deque(maxlen=ring)
         self._listeners: WeakSet[Subscription] = WeakSet()
-        self._writer = WriteBehind(self._write, clock, name="events", limit=BLOCK // 2)
+        self._writer = WriteBehind(self._write, clock, name="events", limit=BLOCK // 2, spool=spool)
         self._closed = False
 
     @classmethod
-    async def open(cls, database: Database, clock: Clock, *, ring: int = 2048, queue: int = 1000) -> "Journal":
+    async def open(
+        cls, database: Database, clock: Clock, *, ring: int = 2048, queue: int = 1000, spool: Spool[Event] | None = None
+    ) -> "Journal":
         """Goes on after the last number of the run before.
 
         `ring`: events kept in memory for those who catch up. `queue`: events that a listener may be behind.
@@ -56,7 +69,7 @@ class Journal:
             reserved = int(await read_meta(connection, _RESERVED) or 0)
             pruned = int(await read_meta(connection, _PRUNED) or 0)
             newest = (await connection.execute(select(func.max(EventRow.seq)))).scalar_one() or 0
-            journal = cls(database, clock, max(reserved, newest), pruned, ring=ring, queue=queue)
+            journal = cls(database, clock, max(reserved, newest), pruned, ring=ring, queue=queue, spool=spool)
             journal._reserved = journal._seq + BLOCK
             await write_meta(database, connection, _RESERVED, str(journal._reserved))
         journal._writer.start()
