@@ -224,6 +224,7 @@ async def plane(
             Key("k2", "narrow", digest("mm-narrow"), frozenset({Scope.INFER}), models=frozenset({"other"})),
             Key("k3", "reader", digest("mm-reader"), frozenset({Scope.READ})),
             Key("k5", "second", digest("mm-second"), frozenset({Scope.INFER})),
+            Key("k6", "told", digest("mm-told"), frozenset({Scope.INFER}), progress=True),
             Key("k4", "gone", digest("mm-gone"), frozenset({Scope.INFER}), revoked_at=1.0),
         ]
     )

@@ -570,6 +570,26 @@ async def test_progress_comments(form: str, tmp_path: Path) -> None:
         assert [row.outcome for row in server.rows] == [Outcome.OK, Outcome.OK, Outcome.START_FAILED]
 
 
+async def test_a_key_asks_for_progress_for_all_that_it_sends(form: str, tmp_path: Path) -> None:
+    """Without a header; one that says no is obeyed, and what is no stream is as ever."""
+    stream = SSE_HEAD + chunk(event(1)) + chunk(DONE) + b"0\r\n\r\n"
+    told = {"authorization": "Bearer mm-told"}
+    async with (
+        upstream(answers(stream), tmp_path) as engine,
+        plane(form, engine.address, rules=Rules(progress=0.05)) as server,
+    ):
+
+        async def waits(body: bytes, headers: dict[str, str]) -> Answer:
+            server.leases.hold = hold = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.3, hold.set)
+            return await ask(server, post(CHAT, body, headers))
+
+        assert (await waits(STREAM, told)).body.startswith(b": queued position=1 model=org/model-1")
+        assert (await waits(STREAM, {**told, "x-vllm-mm-progress": "0"})).body == event(1) + DONE
+        assert (await waits(BODY, told)).body == event(1) + DONE
+        await server.settled(3)
+
+
 @pytest.mark.parametrize(
     ("path", "refusal", "told"),
     [

@@ -40,6 +40,8 @@ class Key:
     created_at: float = 0.0
     expires_at: float | None = None
     revoked_at: float | None = None
+    progress: bool = False
+    """Its streams get progress comments while they wait, as if each had asked for them."""
 
     def active(self, wall: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or wall < self.expires_at)

@@ -242,7 +242,7 @@ class Gateway:
         if wants_timings(head.timings, default=self.rules.timings):
             relay.timings, relay.trailers = True, head.trailers and relay.client.raw
             relay.raw = False  # there is something behind the engine's last chunk
-        if wants_progress(head.progress, default=spec.progress) and relay.stream:
+        if wants_progress(head.progress, default=spec.progress or key.progress) and relay.stream:
             comments = Comments(self.leases, self.clock, relay, ticket, self.rules.progress)
             relay.raw = False  # comments may have to go between the engine's events
         try:

@@ -156,7 +156,7 @@ class Realtime:
         require(key, Scope.INFER)
         asked, rest = self._query(session.query, head)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
-        urgency, tells = priority(head.priority), wants_progress(head.progress, default=False)
+        urgency, tells = priority(head.priority), wants_progress(head.progress, default=key.progress)
 
         chosen = [(b"sec-websocket-protocol", SUBPROTOCOL)] if SUBPROTOCOL in offered else []
         session.client.accept([(b"x-request-id", session.id.encode()), *chosen])
