@@ -29,6 +29,7 @@ from vllm_mm.api import (
     profiles,
     replay,
     usage,
+    webhooks,
 )
 from vllm_mm.api.bodies import JsonBodies, sent_as
 from vllm_mm.api.compat import llama_cpp, llama_swap, ollama
@@ -78,6 +79,7 @@ def create_app(services: Services) -> FastAPI:
         cancel,
         replay,
         usage,
+        webhooks,
         llama_cpp,
         ollama,
         config,

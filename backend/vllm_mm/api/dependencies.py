@@ -18,6 +18,7 @@ from vllm_mm.control.in_force import InForce
 from vllm_mm.control.profiles import Profiles
 from vllm_mm.control.readahead import ReadAheadView
 from vllm_mm.control.schedules import Schedules
+from vllm_mm.control.webhooks import Webhooks
 from vllm_mm.domain.errors import Forbidden
 from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.specs import ModelSpec
@@ -78,6 +79,7 @@ class Services:
     captures: CaptureBook
     audit: Audit
     usage: UsageHours
+    webhooks: Webhooks = field(default_factory=Webhooks.none)
     refusals: deque[float] = field(default_factory=deque[float])
     """When acts were refused lately (`auditing`)."""
     launchers: Callable[[], WarmView] = WarmView

@@ -14,6 +14,7 @@ from vllm_mm.api.ledger_metrics import LedgerMetrics
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.api.openai import OpenAIApp
 from vllm_mm.api.problems import explain
+from vllm_mm.api.webhook_metrics import WebhookMetrics
 from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control import boot, declared, rules
@@ -50,6 +51,7 @@ from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.ports import Rules
 from vllm_mm.main.ears import Ears
+from vllm_mm.main.hooks import webhooks_of
 from vllm_mm.settings import Loaded, Settings
 from vllm_mm.store.audit import Audit
 from vllm_mm.store.behind import WriteBehind
@@ -228,12 +230,16 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         flags = FlagBook(data_dir / "flags", places.environment, clock)
         stack.callback(flags.close)
         configuration = Configuration(loaded, read, in_force, manager, models, journal, clock, flags.check)
+        webhooks, poster = await webhooks_of(settings, database, clock)
+        stack.push_async_callback(poster.close)
+        if webhooks.any:
+            metrics.registry.register(WebhookMetrics(webhooks))
         services = Services(
             manager=manager, queue=queue, in_force=in_force, configuration=configuration, profiles=profiles,
             declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, data_plane=OpenAIApp(gateway), audit=audit, usage=usage, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, data_plane=OpenAIApp(gateway), audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("the configuration file", configuration.watch())
         background.start("profiles", profiles.run())
@@ -247,6 +253,8 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         background.start("captures", captures.run())
         background.start("metrics of events", metrics.follow(journal))
         background.start("reading ahead", ahead.run())
+        if webhooks.any:
+            background.start("webhooks", webhooks.run(journal))
         if settings.warm.preload:
             background.start("zygotes", Warmup(manager, launcher, places, clock).run())
         stack.push_async_callback(background.close)

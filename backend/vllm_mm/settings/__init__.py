@@ -36,6 +36,7 @@ from vllm_mm.settings.server import (
     PathsConfig,
     RetentionConfig,
     ServerConfig,
+    WebhookConfig,
 )
 from vllm_mm.settings.units import Duration, Size, format_duration, format_size, parse_duration, parse_size
 from vllm_mm.settings.xdg import default_data_dir
@@ -75,6 +76,7 @@ __all__ = [
     "SwapConfig",
     "TimeoutsConfig",
     "WarmConfig",
+    "WebhookConfig",
     "at_restart",
     "default_data_dir",
     "effective",

@@ -27,6 +27,7 @@ from vllm_mm.settings.server import (
     RealtimeConfig,
     RetentionConfig,
     ServerConfig,
+    WebhookConfig,
 )
 from vllm_mm.settings.units import Size
 
@@ -63,6 +64,8 @@ class Settings(Section, BaseSettings):
     paths: PathsConfig = Field(default_factory=PathsConfig)
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()
+    webhooks: tuple[WebhookConfig, ...] = ()
+    """Where events are sent to."""
     devices: Devices = "auto"
     """`auto`: the GPUs, or the CPU where there is none. `cpu`: the host's memory as one device. Or a list."""
     device_headroom: Size = 512 * 1024**2

@@ -1,14 +1,19 @@
 """The sections about the server itself: where it listens, who may use it, where it keeps its state, what it logs."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from vllm_mm.settings.fields import Section, Switch
+from vllm_mm.settings.fields import Section, Switch, Text
 from vllm_mm.settings.units import Duration, Size
 from vllm_mm.settings.xdg import default_cache_dir, default_data_dir
+
+WEBHOOK_EVENTS: Final = ("failed", "back", "over_budget")
+"""What webhooks call the events that matter most."""
 
 
 def _folder(value: object) -> object:
@@ -155,6 +160,37 @@ class LogConfig(Section):
     """Least severity that is written."""
     format: Literal["text", "json"] = "text"
     """`json` writes one object per line, for log collectors."""
+
+
+def _address(value: str) -> str:
+    """Of a web server."""
+    parts = urlsplit(value)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or any(c.isspace() for c in value):
+        raise ValueError("has to be an address such as https://hooks.example.org/vllm-mm")
+    return value
+
+
+def _wish(value: str) -> str:
+    """A name or a pattern of kinds; a word that is neither is a name with a typo."""
+    if value not in WEBHOOK_EVENTS and not any(c in value for c in ".*"):
+        near = get_close_matches(value, WEBHOOK_EVENTS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"names are {', '.join(WEBHOOK_EVENTS)}"
+        raise ValueError(f"{value!r} is neither a name nor a kind of events such as `alert.*`; {hint}")
+    return value
+
+
+class WebhookConfig(Section):
+    """Where events are sent to; see docs/observability.md."""
+
+    url: Annotated[str, AfterValidator(_address)]
+    """Address that gets a POST for each event."""
+    events: Annotated[tuple[Annotated[str, AfterValidator(_wish)], ...], Field(min_length=1)] = WEBHOOK_EVENTS
+    """`failed` (a model failed, a device is out of use), `back` (it is ready or well again), `over_budget` (a key has used up a
+    budget), or kinds of events with `*` for anything, such as `alert.*`."""
+    secret: Text = ""
+    """Signs each request (HMAC-SHA256); empty signs none. Take it from the environment: `${env.HOOK_SECRET}`."""
+    name: str | None = Field(default=None, min_length=1, max_length=60)
+    """What it is called in `GET /api/webhooks` and in metrics; its host, when null."""
 
 
 class MetricsConfig(Section):

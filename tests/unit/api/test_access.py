@@ -53,6 +53,10 @@ TABLE: dict[tuple[str, str], set[str | None]] = {
     ("GET", "/api/keys"): ADMINS,
     ("POST", "/api/keys"): ADMINS,
     ("DELETE", "/api/keys/{id}"): ADMINS,
+    ("GET", "/api/webhooks"): READERS,
+    ("GET", "/api/webhooks/dead"): READERS,
+    ("POST", "/api/webhooks/dead/retry"): OPERATORS,
+    ("POST", "/api/webhooks/dead/{id}/retry"): OPERATORS,
     # Other servers' routes (tests/compat).
     **{
         ("GET", path): READERS

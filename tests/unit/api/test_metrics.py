@@ -11,7 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from admin_rig import ROW, Admin
 from vllm_mm.api.engine_metrics import merge
 from vllm_mm.api.ledger_metrics import LedgerMetrics
+from vllm_mm.api.webhook_metrics import WebhookMetrics
 from vllm_mm.api.worker_metrics import WorkerMetrics
+from vllm_mm.control.webhooks import Webhooks
 from vllm_mm.store.behind import WriteBehind
 
 ENGINE = """\
@@ -155,8 +157,9 @@ async def test_the_documentation_names_every_metric(api: Admin) -> None:
     """docs/admin-api.md has them all, those that are there with workers only too, and none that does not exist."""
     office = SimpleNamespace(serving=1, counts=SimpleNamespace(asked=1, credit=1, lost=0), out={"a": 1})
     of_workers = WorkerMetrics(office).collect()  # type: ignore[arg-type]
+    of_hooks = WebhookMetrics(Webhooks.none()).collect()
     of_ledger = LedgerMetrics(WriteBehind(api.services.ledger.add, api.services.clock, name="x")).collect()
-    families = {f.name for f in (*api.services.metrics.registry.collect(), *of_workers, *of_ledger)}
+    families = {f.name for f in (*api.services.metrics.registry.collect(), *of_workers, *of_ledger, *of_hooks)}
     page = (Path(__file__).parents[3] / "docs" / "admin-api.md").read_text()
     named = {name.removesuffix("_total") for name in re.findall(r"`(vllm_mm_\w+)`", page)}
     assert named == {name.removesuffix("_total") for name in families}
