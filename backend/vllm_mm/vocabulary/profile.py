@@ -30,7 +30,7 @@ def _task(value: object) -> str:
 
 
 def _tools(value: object) -> bool:
-    if value not in {"called", "refused"}:
+    if value not in ("called", "refused"):
         raise ValueError(f"{value!r} does not say what becomes of tools; write called or refused")
     return value == "called"
 

@@ -36,6 +36,8 @@ def test_every_key_is_a_field_of_the_profile() -> None:
         ({"wieghts": "1GiB"}, "wieghts: unknown key; did you mean `weights`?"),
         ({"startup": "soon"}, "startup: 'soon' is not a duration"),
         ({"task": "sing"}, "task: 'sing' is not a task"),
+        ({"tools": "yes"}, "tools: 'yes' does not say what becomes of tools"),
+        ({"tools": []}, "tools: \\[\\] does not say what becomes of tools"),
         ({"startup": True}, "startup: true is no value for it"),
         ({"device": "../x"}, "device: '../x' is not a list of device names"),
         ({"fault": "hang_at:nowhere"}, "fault: no phase is named 'nowhere'"),
