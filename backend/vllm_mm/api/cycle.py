@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from vllm_mm.api.framing import end_by_reset
 from vllm_mm.domain.errors import MMError, RequestCut
 from vllm_mm.engine.exchange import Exchange
 from vllm_mm.gateway.ports import Framing, Headers
@@ -71,7 +72,9 @@ class HotCycle:
         elif framing is not Framing.EMPTY:
             if not self.raw:
                 self.keep_alive = False
-                self._protocol.end_by_reset(True)  # should this process die in the middle, that is no end of the answer
+                end_by_reset(
+                    self._protocol.transport, True
+                )  # should this process die in the middle, that is no end of the answer
             else:
                 parts.append(b"transfer-encoding: chunked\r\n")
         if not self.keep_alive:
@@ -104,7 +107,7 @@ class HotCycle:
 
     def finish(self, trailers: Headers = []) -> None:  # noqa: B006  # never changed
         if self._framing is Framing.CHUNKED and not self.raw and not self.gone:
-            self._protocol.end_by_reset(False)
+            end_by_reset(self._protocol.transport, False)
         if self._framing is Framing.CHUNKED and self.raw and not self.gone:
             last = b"0\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % field for field in trailers)
             self._protocol.transport.write(last if self._head is None else b"".join((*self._head, last)))

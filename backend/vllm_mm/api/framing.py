@@ -1,6 +1,8 @@
 """What a request's head may be, beyond what the parser knows; and what becomes of heads and answers that are framed in an old or
 an optional way."""
 
+import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -111,6 +113,14 @@ def unframed(app: App, cycle: RequestResponseCycle, cut: Callable[[], None]) -> 
                 cut()
 
     return for_http10
+
+
+def end_by_reset(transport: asyncio.BaseTransport, on: bool) -> None:
+    """From now on the end of the connection, by whomever, is a reset; or is not any more."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
+        with contextlib.suppress(OSError):  # it may be closed by the client
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", on, 0))
 
 
 def taken(sock: socket.socket | None) -> int | None:

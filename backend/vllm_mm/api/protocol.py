@@ -7,10 +7,7 @@ complete and else sets `cycle.keep_alive` to False.
 """
 
 import asyncio
-import contextlib
 import functools
-import socket
-import struct
 from typing import Any, Final, cast
 
 import httptools
@@ -18,7 +15,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from vllm_mm.api.cycle import HotCycle
-from vllm_mm.api.framing import Body, Fault, check_head, head_too_large, unframed, without_upgrade
+from vllm_mm.api.framing import Body, Fault, check_head, end_by_reset, head_too_large, unframed, without_upgrade
 from vllm_mm.api.openai import OpenAIApp, too_large
 from vllm_mm.api.pace import BodyPace
 from vllm_mm.api.timed import TimedProtocol
@@ -371,13 +368,6 @@ class HotProtocol(TimedProtocol):
         else:
             self.on_response_complete()
 
-    def end_by_reset(self, on: bool) -> None:
-        """From now on the end of the connection, by whomever, is a reset; or is not any more."""
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
-            with contextlib.suppress(OSError):  # it may be closed by the client
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", on, 0))
-
     def cut(self, *, unframed: bool) -> None:
         """End the connection in the middle of an answer. `unframed`: the connection's end would be taken for the
         answer's, so it has to be a reset."""
@@ -385,7 +375,7 @@ class HotProtocol(TimedProtocol):
         self._dropping = True
         transport = self.transport
         if unframed:
-            self.end_by_reset(True)
+            end_by_reset(transport, True)
             cast("Gathering", transport).flush()
             transport.abort()
         else:
