@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vllm_mm.api.tally import RequestTally
+from vllm_mm.api.tally import MODELS, OTHER, RequestTally
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.engine.launchers.warm import WarmView
@@ -79,6 +79,7 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self._alerts = Counter("vllm_mm_alerts", "Alerts by kind.", ("kind",), registry=self.registry)
+        self._models: set[str] = set()
         self._reasons: dict[str, str] = {}
         self._kinds: dict[str, str] = {}
         self.registry.register(_Gauges(manager, queue, version))
@@ -86,16 +87,16 @@ class Metrics:
 
     def observe_event(self, event: Event) -> None:
         """Something happened."""
-        model = event.model or ""
+        model = self._label(event.model or "")
         match event.kind:
             case "swap.planned":
                 reason = str(event.data.get("reason", "")).partition(":")[0]
                 self._reasons[model] = reason
                 for victim in event.data.get("victims", ()):
-                    self._swaps.labels(str(victim), "evict", reason).inc()
+                    self._swaps.labels(self._label(str(victim)), "evict", reason).inc()
             case "device_lease.held":
                 for victim in event.data.get("evicted", ()):
-                    self._swaps.labels(str(victim), "evict", "lease").inc()
+                    self._swaps.labels(self._label(str(victim)), "evict", "lease").inc()
             case "instance.starting" | "instance.waking":
                 kind = "start" if event.kind == "instance.starting" else "wake"
                 self._kinds[model] = kind
@@ -132,6 +133,14 @@ class Metrics:
                 self._alerts.labels(event.kind.removeprefix("alert.")).inc()
             case _:
                 pass
+
+    def _label(self, model: str) -> str:
+        """As for requests, models beyond a bound are one."""
+        if model not in self._models:
+            if len(self._models) >= MODELS:
+                return OTHER
+            self._models.add(model)
+        return model
 
     def _compare(self, told: str, expected: float, took: float) -> None:
         self._eta_errors.labels(told, "late" if took > expected else "early").observe(abs(took - expected))

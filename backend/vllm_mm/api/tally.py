@@ -6,12 +6,20 @@ request costs here; this counts in plain numbers on the event loop and makes met
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from vllm_mm.domain.usage import GAP_BOUNDS, RequestRecord
+
+KEYS: Final = 100
+"""Keys that have a label of their own in a run of the server: those that come first."""
+MODELS: Final = 500
+"""The same of models."""
+OTHER: Final = "other"
+"""The label of all the others."""
 
 
 class _Spread:
@@ -62,15 +70,23 @@ class RequestTally(Collector):
         self._bounds = tuple(bounds)
         self._requests: dict[tuple[str, str, str], int] = {}
         self._models: dict[str, _Model] = {}
+        self._keys: set[str] = set()
+        """Those that have a label of their own."""
 
     def add(self, record: RequestRecord) -> None:
         """A request has ended."""
         name = record.model or ""
         who = (name, record.key or "", record.outcome)
-        self._requests[who] = self._requests.get(who, 0) + 1
+        count = self._requests.get(who)
+        if count is None:
+            who = self._bounded(*who)
+            count = self._requests.get(who, 0)
+        self._requests[who] = count + 1
         model = self._models.get(name)
         if model is None:
-            model = self._models[name] = _Model(self._bounds)
+            name = who[0]
+            model = self._models.get(name) or _Model(self._bounds)
+            self._models[name] = model
         model.total.add(record.total_s)
         if record.ttft_s is not None:
             model.ttft.add(record.ttft_s)
@@ -87,6 +103,18 @@ class RequestTally(Collector):
             model.reasoning += usage.reasoning_tokens
         if record.gaps is not None:
             model.gaps.add_all(record.gaps.counts, record.gaps.total)
+
+    def _bounded(self, model: str, key: str, outcome: str) -> tuple[str, str, str]:
+        """The labels of a request whose own are new: models and keys beyond the bounds are `other`, for ever, so that what is
+        kept here and what Prometheus keeps does not grow with the keys that are made and revoked."""
+        if model not in self._models and len(self._models) >= MODELS:
+            model = OTHER
+        if key not in self._keys:
+            if len(self._keys) >= KEYS:
+                key = OTHER
+            else:
+                self._keys.add(key)
+        return model, key, outcome
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from admin_rig import ROW, Admin
+from vllm_mm.api import metrics, tally
 from vllm_mm.api.engine_metrics import merge
 from vllm_mm.api.ledger_metrics import LedgerMetrics
 from vllm_mm.api.webhook_metrics import WebhookMetrics
 from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.control.webhooks import Webhooks
+from vllm_mm.domain.events import Event
 from vllm_mm.store.behind import WriteBehind
 
 ENGINE = """\
@@ -151,6 +155,34 @@ async def test_a_failing_engine_does_not_spoil_the_scrape(api: Admin) -> None:
 
     api.world.manager.require("a").metrics = broken  # type: ignore[method-assign]
     assert "vllm_mm_info" in (await api.client.get("/metrics")).text
+
+
+def test_keys_and_models_beyond_a_bound_are_one_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come first keep their own; nothing is lost from the sums, and what is kept does not grow."""
+    monkeypatch.setattr(tally, "KEYS", 3)
+    monkeypatch.setattr(tally, "MODELS", 2)
+    made = tally.RequestTally((1.0,))
+    for _ in range(2):
+        for n in range(10):
+            made.add(replace(ROW, key=f"key_{n}", model=f"m{n}"))
+    requests = next(f for f in made.collect() if f.name == "vllm_mm_requests")
+    counts = {(s.labels["model"], s.labels["key"]): s.value for s in requests.samples}
+    assert counts == {
+        ("m0", "key_0"): 2, ("m1", "key_1"): 2, ("other", "key_2"): 2, ("other", "other"): 14,
+    }  # fmt: skip
+    times = next(f for f in made.collect() if f.name == "vllm_mm_request_seconds")
+    seen = {s.labels["model"]: s.value for s in times.samples if s.name.endswith("_count")}
+    assert seen == {"m0": 2, "m1": 2, "other": 16}
+
+
+async def test_models_of_events_are_bounded_too(api: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that are made and removed over the API leave no labels without end."""
+    monkeypatch.setattr(metrics, "MODELS", 2)
+    for n in range(5):
+        api.services.metrics.observe_event(Event(n, 0.0, "orphan.swept", f"m{n}"))
+    text = api.services.metrics.text()
+    assert 'vllm_mm_orphans_swept_total{model="other"} 3.0' in text
+    assert 'model="m4"' not in text
 
 
 async def test_the_documentation_names_every_metric(api: Admin) -> None:
