@@ -150,6 +150,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/domain/scheduling/test_brain.py",),
     ),
     Mutant(
+        "weights-ignored", "each key has the same share of a model's slots, whatever its weight",
+        "backend/vllm_mm/domain/scheduling/fairness.py", "clock + 1 / max(ticket.weight, LIGHTEST)", "clock + 1.0",
+        ("tests/unit/domain/scheduling/test_fairness.py",),
+    ),
+    Mutant(
         "busy-never-go", "nobody overdue takes room from a busy model",
         "backend/vllm_mm/domain/scheduling/worth.py",
         "    return stayed if overdue else inf\n", "    return inf\n",

@@ -98,6 +98,10 @@ describe("what is said before", () => {
     expect(loadQuestion("start", plan({ victims: [victim(0)], stopped: [sleeper] }))?.points[1]).toBe(
       "s, which sleeps, is stopped: the sleep of a needs its host memory.",
     );
+    const own = { ...sleeper, model: plan().model, late: true };
+    expect(loadQuestion("wake", plan({ victims: [victim(1)], stopped: [own] }))?.points[1]).toBe(
+      `${own.model}, which sleeps, is stopped, and started anew if requests of a outlast its drain: the sleep of a needs its host memory.`,
+    );
     expect(loadQuestion("start", plan({ act: "wait", reason: "room: a is pinned", again_in_s: 4 }))?.points[0]).toBe(
       "It has to wait (at the soonest in 4 s): room: a is pinned",
     );

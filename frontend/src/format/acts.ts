@@ -77,7 +77,11 @@ export function loadQuestion(act: "start" | "wake", plan: Plan): Question | null
   const { model } = plan;
   const verb = act === "wake" ? "Wake" : "Start";
   const points = plan.victims.map((v) => `${v.model} has to make room. ${flying(v.in_flight)} there.`);
-  points.push(...plan.stopped.map((s) => `${s.model}, which sleeps, is stopped: the sleep of ${s.sleeps_for} needs its host memory.`));
+  for (const s of plan.stopped) {
+    const late = s.late ? ` if requests of ${s.sleeps_for} outlast its drain` : "";
+    const anew = s.model === model ? ", and started anew" : "";
+    points.push(`${s.model}, which sleeps, is stopped${anew}${late}: the sleep of ${s.sleeps_for} needs its host memory.`);
+  }
   if (plan.act === "refuse") points.unshift(`It cannot be loaded: ${plan.reason}`);
   else if (plan.act === "wait") {
     const again = plan.again_in_s === null ? "" : ` (at the soonest in ${about(plan.again_in_s)})`;
