@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,6 +21,8 @@ def app() -> typer.Typer:
     database = typer.Typer(help="Look after the database.", no_args_is_help=True, rich_markup_mode=None)
     database.command("upgrade", epilog="Example: vllm-mm db upgrade")(upgrade)
     database.command("backup", epilog="Example: vllm-mm db backup state-copy.db")(backup)
+    database.command("restore", epilog="Example: vllm-mm db restore state-copy.db --yes")(restore)
+    database.command("check", epilog="Example: vllm-mm db check")(check)
     return database
 
 
@@ -46,12 +49,49 @@ def backup(
     config: Config = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Copy a SQLite database, also while the server runs."""
-    from vllm_mm.store import migrate  # noqa: PLC0415  # as above
+    """Copy the database, also while the server runs: a SQLite file, or what pg_dump makes of PostgreSQL."""
+    from vllm_mm.store import maintenance  # noqa: PLC0415  # as above
 
     settings = read_settings(config, data_dir)
-    run(migrate.backup(settings.database_url, target))
+    run(maintenance.backup(settings.database_url, target))
     typer.echo(f"copied to {target}")
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="A copy that `backup`, or an upgrade, made.")],
+    config: Config = None,
+    data_dir: DataDir = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Put a copy in the place of the database, which is copied first. No server may run."""
+    from vllm_mm.store import maintenance  # noqa: PLC0415  # as above
+
+    settings = read_settings(config, data_dir)
+    if not yes:
+        if not sys.stdin.isatty():
+            fail("this replaces the database; say --yes to do it")
+        if not typer.confirm("Replace the database?", err=True):
+            fail("nothing was replaced")
+    backups = settings.paths.data_dir / "backups"
+    before = run(maintenance.restore(settings.database_url, source, backups, settings.paths.data_dir))
+    typer.echo(f"restored from {source}")
+    if before is not None:
+        typer.echo(f"what was there before: {before}")
+
+
+def check(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
+    """Look whether the database is well: schema, integrity, room. Changes nothing; exit code 1 when something is wrong."""
+    from vllm_mm.store import maintenance  # noqa: PLC0415  # as above
+
+    settings = read_settings(config, data_dir)
+    found = run(maintenance.check(settings.database_url))
+    if json:
+        print_json([{"name": f.name, "ok": f.ok, "detail": f.detail} for f in found])
+    else:
+        for finding in found:
+            typer.echo(f"{'ok' if finding.ok else 'FAIL':<5} {finding.name}: {finding.detail}")
+    if not all(finding.ok for finding in found):
+        raise typer.Exit(Exit.FAILED)
 
 
 def create_key(

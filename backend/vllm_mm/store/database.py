@@ -62,15 +62,16 @@ def _parsed(url: str) -> URL:
         raise ConfigError("database.url is no SQLAlchemy URL; write it like sqlite+aiosqlite:///state.db") from e
 
 
-def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
-    """An engine with our pragmas. Raises ConfigError when the URL or its driver is of no use."""
+def make_engine(url: str, *, foreign_keys: bool = True, patient: bool = False) -> AsyncEngine:
+    """An engine with our pragmas. `patient`: statements may take their time. Raises ConfigError when the URL or its driver is of
+    no use."""
     try:
         parsed = _parsed(url)
         lite = parsed.get_backend_name() == "sqlite"
         if not lite:
             return create_async_engine(
                 parsed, pool_size=5, pool_timeout=CONNECT_TIMEOUT, pool_pre_ping=True, json_serializer=_json,
-                connect_args=_POSTGRES if parsed.get_driver_name() == "asyncpg" else {},
+                connect_args=_postgres(parsed, patient=patient),
             )  # fmt: skip
         path = sqlite_path(url)
         if path is not None:
@@ -91,6 +92,12 @@ def make_engine(url: str, *, foreign_keys: bool = True) -> AsyncEngine:
         raise ConfigError(f"database.url cannot be used: {e}") from e
     _listen(engine, foreign_keys=foreign_keys)
     return engine
+
+
+def _postgres(url: URL, *, patient: bool) -> dict[str, Any]:
+    if url.get_driver_name() != "asyncpg":
+        return {}
+    return {**_POSTGRES, "command_timeout": None} if patient else _POSTGRES
 
 
 def _listen(engine: AsyncEngine, *, foreign_keys: bool) -> None:

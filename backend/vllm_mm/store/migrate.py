@@ -63,7 +63,7 @@ async def current(url: str) -> str | None:
     """The revision of the database; None when it is new (no file, or no tables). Raises ConfigError for a foreign one."""
     path = sqlite_path(url)
     if path is not None:
-        return await asyncio.to_thread(_sqlite_revision, path)
+        return await asyncio.to_thread(sqlite_revision, path)
     engine = make_engine(url)
     try:
         async with engine.connect() as connection:
@@ -83,17 +83,17 @@ async def upgrade(url: str, backup_dir: Path | None, clock: Clock | None = None)
     """
     clock = clock or RealClock()
     head = revisions()[-1]
-    before = _known(await current(url))
+    before = known(await current(url))
     if before == head:
         return Migration(before, head)
     async with _alone(url, clock):
-        before = _known(await current(url))
+        before = known(await current(url))
         if before == head:
             return Migration(before, head)
         path = sqlite_path(url)
         copied = None
         if backup_dir is not None and path is not None and before is not None:
-            copied = _free_name(backup_dir, f"{path.name}.{before}.{_stamp(clock.wall())}")
+            copied = free_name(backup_dir, f"{path.name}.{before}.{stamp(clock.wall())}")
             await backup(url, copied)
         try:
             await _run(url, "upgrade", "head")
@@ -105,11 +105,13 @@ async def upgrade(url: str, backup_dir: Path | None, clock: Clock | None = None)
         return Migration(before, head, copied)
 
 
-def _stamp(wall: float) -> str:
+def stamp(wall: float) -> str:
+    """A moment for the name of a file."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def _free_name(folder: Path, stem: str) -> Path:
+def free_name(folder: Path, stem: str) -> Path:
+    """One that no copy has yet."""
     names = (folder / f"{stem}{suffix}.bak" for suffix in ("", *(f"-{n}" for n in range(2, 1000))))
     return next(name for name in names if not name.exists())
 
@@ -125,15 +127,16 @@ async def backup(url: str, target: Path) -> None:
     `target` exists."""
     path = sqlite_path(url)
     if path is None:
-        raise ConfigError("only SQLite files are copied; use your database's own tool, such as pg_dump")
+        raise ConfigError("only SQLite files are copied here; pg_dump copies PostgreSQL (`vllm-mm db backup` runs it)")
     if not path.is_file():
         raise ConfigError(f"there is no database at {path}")
     if target.exists():
         raise ConfigError(f"{target} exists already; name another file")
-    await asyncio.to_thread(_copy, path, target)
+    await asyncio.to_thread(copy_file, path, target)
 
 
-def _copy(path: Path, target: Path) -> None:
+def copy_file(path: Path, target: Path) -> None:
+    """A consistent copy of a SQLite database. Raises sqlite3.DatabaseError."""
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.part")
     partial.unlink(missing_ok=True)
@@ -144,7 +147,8 @@ def _copy(path: Path, target: Path) -> None:
     partial.replace(target)
 
 
-def _sqlite_revision(path: Path) -> str | None:
+def sqlite_revision(path: Path) -> str | None:
+    """As `current`, of a file."""
     if not path.is_file() or path.stat().st_size == 0:
         return None
     try:
@@ -188,7 +192,8 @@ def _without_version(tables: set[str]) -> None:
         )
 
 
-def _known(revision: str | None) -> str | None:
+def known(revision: str | None) -> str | None:
+    """`revision`. Raises ConfigError for one of a newer version."""
     known = revisions()
     if revision is not None and revision not in known:
         raise ConfigError(
@@ -226,7 +231,7 @@ async def _alone(url: str, clock: Clock) -> AsyncGenerator[None]:
 
 async def _run(url: str, direction: str, revision: str) -> None:
     # SQLite changes a table by copying it: with foreign keys enforced, dropping the old one would delete what refers to it.
-    engine = make_engine(url, foreign_keys=False)
+    engine = make_engine(url, foreign_keys=False, patient=True)
     try:
         async with engine.connect() as connection, connection.begin():
             if connection.dialect.name == "postgresql":
