@@ -17,6 +17,7 @@ from fakes_engine import World, world
 from vllm_mm.api.app import create_app
 from vllm_mm.api.dependencies import Services
 from vllm_mm.api.metrics import Metrics
+from vllm_mm.api.signing import SignIns
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control.configuration import CheckArguments, Configuration, no_check
 from vllm_mm.control.declarations import Declarations
@@ -29,6 +30,7 @@ from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.identity import Keyring
+from vllm_mm.gateway.limits import LimitBook
 from vllm_mm.settings import Settings, load, load_with_places
 from vllm_mm.store import migrate
 from vllm_mm.store.audit import Audit
@@ -39,6 +41,7 @@ from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.models import Models
 from vllm_mm.store.profiles import ActiveProfileStore
+from vllm_mm.store.sessions import Sessions
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
 
@@ -126,6 +129,9 @@ async def admin(
 
         it.journal.emit = emit  # type: ignore[method-assign]
         in_force, stored = InForce(it.manager, configured), Models(database)
+        limits = LimitBook(it.clock, UsageHours(database, RealClock()).spent)
+        keys = keyring(it.clock)
+        keys.on_replace = limits.use
         services = Services(
             manager=it.manager,
             queue=it.queue,
@@ -146,7 +152,7 @@ async def admin(
             launches=Launches(database, RealClock()),
             ledger=Ledger(database),
             keys=Keys(database, it.clock),
-            keyring=keyring(it.clock),
+            keyring=keys,
             settings=configured,
             clock=clock or it.clock,
             version="1.2.3",
@@ -157,6 +163,8 @@ async def admin(
             captures=CaptureBook(configured.captures, configured.paths.data_dir, RealClock()),
             audit=Audit(database, RealClock()),
             usage=UsageHours(database, RealClock()),
+            limits=limits,
+            sign_ins=SignIns(configured.auth, b"pepper", keys, it.clock, Sessions(database)),
         )
         services.audit.start()
         app = create_app(services)

@@ -1,4 +1,4 @@
-"""The first schema: the audit, models, instances, footprints, sleeps, starts, events, requests, keys, facts about the installation.
+"""The first schema: the audit, models, instances, footprints, sleeps, starts, events, requests, keys, sessions, facts about the installation.
 
 Revision ID: 0001_initial
 Revises: nothing
@@ -112,9 +112,16 @@ def upgrade() -> None:
         "keys",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("prefix", sa.String(length=16), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("old_digest", sa.String(length=64), nullable=True),
+        sa.Column("old_until", sa.Double(), nullable=True),
         sa.Column("scopes", sa.JSON(), nullable=False),
         sa.Column("models", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("acts", sa.JSON(), nullable=False),
+        sa.Column("weight", sa.Double(), nullable=False),
+        sa.Column("progress", sa.Boolean(), nullable=False),
+        sa.Column("limits", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=True),
         sa.Column("revoked_at", sa.Double(), nullable=True),
@@ -190,6 +197,14 @@ def upgrade() -> None:
     op.create_index(op.f("ix_responses_until"), "responses", ["until"], unique=False)
 
     op.create_table(
+        "sessions",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_sessions")),
+    )
+    op.create_table(
         "sleeps",
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
         sa.Column("level", sa.Integer(), autoincrement=False, nullable=False),
@@ -251,6 +266,7 @@ def downgrade() -> None:
 
     op.drop_table("starts")
     op.drop_table("sleeps")
+    op.drop_table("sessions")
     op.drop_index(op.f("ix_responses_until"), table_name="responses")
 
     op.drop_table("responses")

@@ -55,7 +55,8 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "keys": {
             "id": "key_1", "name": "ada", "digest": "d", "scopes": '["admin"]', "models": None, "created_at": 1.0,
-            "expires_at": None, "revoked_at": None,
+            "expires_at": None, "revoked_at": None, "prefix": "mm-", "old_digest": None, "old_until": None, "acts": '["load"]',
+            "weight": 2.0, "progress": 1, "limits": '{"concurrency": 2}',
         },
         "usage_hours": {
             "hour": 490000, "key": "key_1", "model": "a/b", "outcome": "ok", "requests": 2, "prompt_tokens": 2**40, "cached_tokens": 0,
@@ -65,6 +66,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
             "row": 1, "id": "aud_1", "at": 1.0, "actor": "key_1", "name": "ada", "source": "10.0.0.1", "act": "start_model", "kind": "models",
             "object": "a/b", "status": 202, "before": '{"state": "stopped"}', "after": None, "request": "req_2",
         },
+        "sessions": {"digest": "d", "key": "key_1", "created_at": 1.0, "expires_at": 2.0},
     },
 }  # fmt: skip
 """For each revision, a row of each table that it makes or changes."""

@@ -96,7 +96,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "revoked-keys-live-on", "workers do not hear of new and revoked keys",
         "backend/vllm_mm/gateway/identity.py",
-        "        if self.on_replace is not None:\n            self.on_replace(tuple(self._by_digest.values()))\n", "",
+        "        if self.on_replace is not None:\n            self.on_replace(self._keys)\n", "",
         ("tests/unit/gateway/test_identity.py::test_a_new_set_is_told",),
     ),
     Mutant(

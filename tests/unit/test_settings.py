@@ -611,6 +611,13 @@ def test_no_auth_beyond_loopback_unless_forced(home: Path) -> None:
     assert "auth.mode" in errors(home, "auth: {mode: none}", flags={"server.host": "0.0.0.0"})[0]
     assert read(home, "auth: {mode: none, force: true}", flags={"server.host": "0.0.0.0"}).auth.force
     assert read(home, "auth: {mode: none}").auth.mode == "none"
+
+
+def test_a_trusted_proxy_needs_scopes(home: Path) -> None:
+    """Nobody is given rights by what was left out; an address that is none is told."""
+    assert "auth.proxy.scopes" in errors(home, "auth: {proxy: {addresses: [10.0.0.0/8]}}")[0]
+    assert read(home, "auth: {proxy: {addresses: [10.0.0.0/8], scopes: [read]}}").auth.proxy.scopes == ("read",)
+    assert "auth.proxy.addresses" in errors(home, "auth: {proxy: {addresses: [10.0.0], scopes: [read]}}")[0]
     assert [is_loopback(h) for h in ("localhost", "127.3.2.1", "::1", "[::1]")] == [True] * 4
     assert not any(is_loopback(h) for h in ("0.0.0.0", "::", "example.org", "", "10.0.0.1"))
 

@@ -28,6 +28,7 @@ from vllm_mm.api import (
     models,
     profiles,
     replay,
+    session,
     usage,
     webhooks,
 )
@@ -80,6 +81,7 @@ def create_app(services: Services) -> FastAPI:
         replay,
         usage,
         webhooks,
+        session,
         llama_cpp,
         ollama,
         config,

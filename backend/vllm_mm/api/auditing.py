@@ -58,6 +58,11 @@ def about(name: str, *, before: Any = None, after: Any = None) -> None:
         note.object, note.before, note.after = name, before, after
 
 
+def audited() -> bool:
+    """Whether the act under way is written down by itself."""
+    return _note.get() is not None
+
+
 async def _model(the: Services, name: str) -> tuple[str, Any] | None:
     """What was declared, and the state of the engine; not the figures, which change by themselves."""
     try:

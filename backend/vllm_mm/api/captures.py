@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from vllm_mm.api.auditing import ActingRoute
-from vllm_mm.api.dependencies import Admin, The, cause, operation_id
+from vllm_mm.api.dependencies import MayReadCaptures, The, cause, operation_id
 from vllm_mm.api.schemas import REFUSALS, Out
 from vllm_mm.gateway.capture_text import curl
 
@@ -70,7 +70,7 @@ class Shape(StrEnum):
 )  # fmt: skip
 async def get_capture(
     the: The,
-    key: Admin,
+    key: MayReadCaptures,
     request: Request,
     id: str,  # noqa: A002  # the path's name
     shape: Annotated[

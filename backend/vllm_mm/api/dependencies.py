@@ -10,6 +10,7 @@ from fastapi import Depends, Query, Request
 from fastapi.routing import APIRoute
 
 from vllm_mm.api.metrics import Metrics
+from vllm_mm.api.signing import SignIns
 from vllm_mm.clock import Clock
 from vllm_mm.control.configuration import Configuration
 from vllm_mm.control.declarations import Declarations
@@ -20,13 +21,14 @@ from vllm_mm.control.readahead import ReadAheadView
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.control.webhooks import Webhooks
 from vllm_mm.domain.errors import Forbidden
-from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.keys import Key, Right, Scope
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.launchers.warm import WarmView
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.identity import Keyring
+from vllm_mm.gateway.limits import LimitBook
 from vllm_mm.settings import Settings
 from vllm_mm.store.audit import Audit
 from vllm_mm.store.journal import Journal
@@ -79,6 +81,9 @@ class Services:
     captures: CaptureBook
     audit: Audit
     usage: UsageHours
+    sign_ins: SignIns
+    limits: LimitBook
+    """How much keys use."""
     webhooks: Webhooks = field(default_factory=Webhooks.none)
     refusals: deque[float] = field(default_factory=deque[float])
     """When acts were refused lately (`auditing`)."""
@@ -104,9 +109,8 @@ def services(request: Request) -> Services:
 
 
 def caller(request: Request) -> Key:
-    """Whose request it is. Raises Unauthorized."""
-    found = {name: request.headers.get(name) for name in ("authorization", "x-api-key", "host", "origin")}
-    return services(request).keyring.identify(*(v.encode("latin-1") if v is not None else None for v in found.values()))
+    """Whose request it is. Raises Unauthorized, and Forbidden for what another page may have made a browser send."""
+    return services(request).sign_ins.caller(request)
 
 
 def require(key: Key, scope: Scope) -> Key:
@@ -119,9 +123,22 @@ def require(key: Key, scope: Scope) -> Key:
     return key
 
 
-def _scope(scope: Scope) -> Callable[[Request], Awaitable[Key]]:
+def require_act(key: Key, *acts: Right) -> Key:
+    """`key`, if it has these rights. Raises Forbidden."""
+    for act in acts:
+        if not key.may(act):
+            raise Forbidden(
+                f"The key `{key.name}` may not do this: it lacks the right `{act.value}`. An administrator can give it that "
+                "(`vllm-mm keys edit NAME --deny ...` names those that it does not have)."
+            )
+    return key
+
+
+def allowed(scope: Scope, *acts: Right) -> Callable[[Request], Awaitable[Key]]:
+    """A dependency: the caller's key, which has the scope and these rights."""
+
     async def check(request: Request) -> Key:
-        return require(caller(request), scope)
+        return require_act(require(caller(request), scope), *acts)
 
     return check
 
@@ -136,9 +153,14 @@ def operation_id(route: APIRoute) -> str:
 
 
 The = Annotated[Services, Depends(_the)]
-Reader = Annotated[Key, Depends(_scope(Scope.READ))]
-Operator = Annotated[Key, Depends(_scope(Scope.OPERATE))]
-Admin = Annotated[Key, Depends(_scope(Scope.ADMIN))]
+Reader = Annotated[Key, Depends(allowed(Scope.READ))]
+Operator = Annotated[Key, Depends(allowed(Scope.OPERATE))]
+Admin = Annotated[Key, Depends(allowed(Scope.ADMIN))]
+MayReadLogs = Annotated[Key, Depends(allowed(Scope.READ, Right.LOGS))]
+MayReadCaptures = Annotated[Key, Depends(allowed(Scope.ADMIN, Right.CAPTURE))]
+MayLoad = Annotated[Key, Depends(allowed(Scope.OPERATE, Right.LOAD, Right.EVICT))]
+MayReplay = Annotated[Key, Depends(allowed(Scope.OPERATE, Right.CAPTURE))]
+MayEvict = Annotated[Key, Depends(allowed(Scope.OPERATE, Right.EVICT))]
 Wait = Annotated[
     float | None,
     Query(ge=0, le=WAIT_MAX, description="Seconds to wait for the settled state; without it the answer comes at once."),

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from vllm_mm.api import present
 from vllm_mm.api.auditing import AuditedRoute
-from vllm_mm.api.dependencies import Operator, Reader, The, Wait, cause, operation_id
+from vllm_mm.api.dependencies import MayEvict, Operator, Reader, The, Wait, cause, operation_id
 from vllm_mm.api.inputs import DeviceLeaseIn
 from vllm_mm.api.schemas import REFUSALS, DeviceLeaseOut
 from vllm_mm.domain.device_leases import Stage
@@ -36,7 +36,7 @@ async def get_device_lease(the: The, _key: Reader, lease: str) -> DeviceLeaseOut
     responses={200: {"model": DeviceLeaseOut, "description": "The memory is free, with `wait`."}},
 )  # fmt: skip
 async def ask_for_device_lease(
-    the: The, key: Operator, response: Response, device: str, body: DeviceLeaseIn, wait: Wait = None
+    the: The, key: MayEvict, response: Response, device: str, body: DeviceLeaseIn, wait: Wait = None
 ) -> DeviceLeaseOut:
     """Drain, sleep or stop the cheapest models until that much of the device is free, and keep it free for a while; then
     what went and was wanted is started again. 409 with the reason where it can never be."""

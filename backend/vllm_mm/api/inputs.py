@@ -4,7 +4,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from vllm_mm.domain.keys import Scope
+from vllm_mm.domain.keys import ALL_RIGHTS, Right, Scope
 from vllm_mm.settings import ModelConfig
 from vllm_mm.settings.units import Duration, Size
 
@@ -22,14 +22,46 @@ class DeviceLeaseIn(BaseModel):
     """What it is for; for people."""
 
 
-class KeyIn(BaseModel):
+class LimitsIn(BaseModel):
+    """How much a key may use. Null does not limit; docs/security.md says how each is counted."""
+
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    name: str = Field(min_length=1, max_length=200)
+    concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Requests at the same time, those that wait for a model too."""
+    requests_per_minute: int | None = Field(default=None, ge=1, le=100_000)
+    tokens_per_minute: int | None = Field(default=None, ge=1, le=10**12)
+    """Prompt and completion together."""
+    tokens_per_day: int | None = Field(default=None, ge=1, le=10**15)
+    """Days and months begin at midnight UTC."""
+    tokens_per_month: int | None = Field(default=None, ge=1, le=10**15)
+    device_seconds_per_day: float | None = Field(default=None, gt=0, le=10**9)
+    """Seconds on a model, times its devices."""
+    device_seconds_per_month: float | None = Field(default=None, gt=0, le=10**9)
+
+
+class KeyFields(BaseModel):
+    """What can be said of a key when it is made, and changed later."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
     scopes: list[Scope] = Field(default=[Scope.INFER], min_length=1)
-    models: list[str] | None = None
-    """Ids of the models that it may use; null means all."""
-    expires_in: float | None = Field(default=None, gt=0)
+    models: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(default=None, max_length=1000)
+    """Models that it may use: ids, aliases (which are resolved now), or patterns with `*`, `?` and `[...]`; null means all."""
+    acts: list[Right] = sorted(ALL_RIGHTS)
+    """What its requests may cause, and what it may look at: `load` (start or wake a model), `evict` (have another model make room),
+    `logs`, `capture`."""
+    weight: float = Field(default=1.0, ge=0.001, le=1000)
+    """Its share of a model's slots beside other keys that wait for the same model."""
+    progress: bool = False
+    """Its streams get progress comments while they wait, as with `X-VLLM-MM-Progress: 1`."""
+    limits: LimitsIn = LimitsIn()
+
+
+class KeyIn(KeyFields):
+    name: str = Field(min_length=1, max_length=200)
+    """Its label: whose it is, or what for."""
+    expires_in: float | None = Field(default=None, gt=0, le=10**10)
     """Seconds until it ends by itself; null means never."""
 
 
@@ -38,6 +70,21 @@ class CopyIn(BaseModel):
 
     id: str = Field(min_length=1, max_length=200)
     """The id of the new model."""
+
+
+class KeyPatch(KeyFields):
+    """What is left out stays as it is. `limits` are merged: null takes one away."""
+
+    name: str = Field(default="", min_length=1, max_length=200)
+    expires_in: float | None = Field(default=None, gt=0, le=10**10)
+    """Seconds from now; null: it does not end by itself."""
+
+
+class RotateIn(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    overlap: Duration = Field(default=0.0, ge=0, le=30 * 86400.0)
+    """For how long the secret of before is good as well: seconds, or text such as "1h"; at most 30 days."""
 
 
 def _declaration_schema() -> dict[str, Any]:

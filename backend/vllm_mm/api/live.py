@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from vllm_mm.api.dependencies import ROW_MAX, Reader, Services, The, operation_id, resolve
+from vllm_mm.api.dependencies import ROW_MAX, MayReadLogs, Reader, Services, The, operation_id, resolve
 from vllm_mm.api.log_reader import BEHIND, LogReader
 from vllm_mm.api.schemas import REFUSALS, EventOut
 from vllm_mm.domain.errors import BadRequest
@@ -118,7 +118,7 @@ def _event(event: Event) -> str:
 )  # fmt: skip
 async def model_logs(
     the: The,
-    _key: Reader,
+    _key: MayReadLogs,
     request: Request,
     id: str,  # noqa: A002  # the path's name
     follow: Annotated[bool, Query(description="Go on with what comes, over restarts too.")] = False,

@@ -9,13 +9,25 @@ from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 
 from vllm_mm.api import present
 from vllm_mm.api.auditing import AuditedRoute
 from vllm_mm.api.change_schemas import DryRunOut
 from vllm_mm.api.config import DryRun
-from vllm_mm.api.dependencies import Admin, Operator, Reader, Services, The, Wait, cause, operation_id, resolve
+from vllm_mm.api.dependencies import (
+    Admin,
+    MayEvict,
+    Operator,
+    Reader,
+    Services,
+    The,
+    Wait,
+    allowed,
+    cause,
+    operation_id,
+    resolve,
+)
 from vllm_mm.api.inputs import CopyIn, Declaration, NewModel
 from vllm_mm.api.schemas import (
     REFUSALS,
@@ -29,7 +41,7 @@ from vllm_mm.api.settling import settled
 from vllm_mm.control.declarations import Declared, declared_id
 from vllm_mm.domain.changes import version
 from vllm_mm.domain.errors import BadRequest, Conflict, UnknownRoute
-from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.keys import Key, Right, Scope
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.manager import ProcessManager
@@ -72,6 +84,11 @@ ACTS: dict[str, tuple[Act, str]] = {
     "reset": (ProcessManager.reset, "Forget the failures of a model that is FAILED or in BACKOFF."),
 }
 
+RIGHTS: dict[str, tuple[Right, ...]] = {
+    **dict.fromkeys(("start", "restart", "wake", "pin"), (Right.LOAD, Right.EVICT)),
+    **dict.fromkeys(("stop", "sleep", "drain"), (Right.EVICT,)),
+}
+"""What a key needs beside its scope: what makes room for itself evicts others, and what goes was evicted."""
 LOADS = frozenset({"start", "restart", "wake"})
 """Acts after which it should be READY."""
 
@@ -118,7 +135,9 @@ async def copy_model(
 
 
 def _add_act(name: str, act: Act, summary: str) -> None:
-    async def route(the: The, key: Operator, response: Response, id: str, wait: Wait = None) -> InstanceOut:  # noqa: A002  # the path's name
+    able = Depends(allowed(Scope.OPERATE, *RIGHTS.get(name, ())))
+
+    async def route(the: The, response: Response, id: str, wait: Wait = None, key: Key = able) -> InstanceOut:  # noqa: A002  # the path's name
         spec = resolve(the, id)
         await asyncio.sleep(
             0
@@ -139,7 +158,7 @@ for _name, (_act, _summary) in ACTS.items():
 @router.post("/{id:path}/stop", name="stop_model", status_code=202)
 async def stop_model(
     the: The,
-    key: Operator,
+    key: MayEvict,
     response: Response,
     id: str,  # noqa: A002  # the path's name
     wait: Wait = None,

@@ -24,6 +24,7 @@ from vllm_mm.gateway.bodies import error_body
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.head import read_head
 from vllm_mm.gateway.identity import require
+from vllm_mm.gateway.limits import told
 from vllm_mm.gateway.origins import allowed, may_read, preflight
 from vllm_mm.gateway.ports import Headers
 from vllm_mm.gateway.relay import Call
@@ -36,6 +37,8 @@ _PREFIXES: Final = ("/v1/", "/v2/")
 _MODELS: Final = "/v1/models"
 MODELS: Final = _MODELS.encode()
 """The path of the list of models."""
+PEER: Final = "vllm_mm.peer"
+"""Where the scope says who holds the other end of the connection, whatever headers say of it (uvicorn's `proxy_headers`)."""
 _KNOWN: Final = (_MODELS, *(route.name for route in (*ROUTES.values(), *UPLOADS.values(), REALTIME)))
 
 
@@ -49,6 +52,7 @@ class OpenAIApp:
 
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            scope.setdefault(PEER, scope.get("client"))
             path: str = scope["path"]
             if path.startswith(PREFIX):
                 await self._upstream(scope, receive, send)
@@ -108,6 +112,8 @@ class OpenAIApp:
                     extra = [(b"allow", b"GET")]
                     raise MethodNotAllowed(f"{method} is not for {_MODELS}; use GET.")
                 key = self._reader(headers)
+                if key.limits is not None and (standing := self._gateway.limits.standing(key.id)) is not None:
+                    extra += told(standing)
                 body = (
                     self._model(unquote(raw[len(_MODELS) + 1 :]), key)
                     if len(raw) > len(_MODELS) + 1

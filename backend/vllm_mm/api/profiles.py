@@ -6,7 +6,7 @@ from vllm_mm.api import present
 from vllm_mm.api.auditing import AuditedRoute
 from vllm_mm.api.change_schemas import ActivatedOut, ProfileOut, ProfilesOut
 from vllm_mm.api.config import DryRun
-from vllm_mm.api.dependencies import Operator, Reader, The, cause, operation_id
+from vllm_mm.api.dependencies import MayLoad, Reader, The, cause, operation_id
 from vllm_mm.api.schemas import REFUSALS
 from vllm_mm.control.profiles import Activated
 
@@ -38,13 +38,13 @@ async def list_profiles(the: The, _key: Reader) -> ProfilesOut:
 
 
 @router.post("/deactivate", name="deactivate_profile")
-async def deactivate_profile(the: The, key: Operator, dry_run: DryRun = False) -> ActivatedOut:
+async def deactivate_profile(the: The, key: MayLoad, dry_run: DryRun = False) -> ActivatedOut:
     """No profile: pins, preloads and aliases are as the models say."""
     return _shown(await the.profiles.activate(None, cause(key), dry_run=dry_run), dry_run)
 
 
 @router.post("/{name}/activate", name="activate_profile")
-async def activate_profile(the: The, key: Operator, name: str, dry_run: DryRun = False) -> ActivatedOut:
+async def activate_profile(the: The, key: MayLoad, name: str, dry_run: DryRun = False) -> ActivatedOut:
     """Make it the active one: its pins, preloads and aliases hold from now on, also after a restart, until another one is active. What
     runs is not disturbed."""
     return _shown(await the.profiles.activate(name, cause(key), dry_run=dry_run), dry_run)

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Response
 
 from vllm_mm.api.auditing import AuditedRoute, about
-from vllm_mm.api.dependencies import Message, Operator, Receive, Send, The, cause, operation_id
+from vllm_mm.api.dependencies import MayReplay, Message, Receive, Send, The, cause, operation_id
 from vllm_mm.api.schemas import REFUSALS
 from vllm_mm.domain.errors import Conflict
 from vllm_mm.gateway.capture_text import Again, again
@@ -26,7 +26,7 @@ REPLAYS: Final = b"x-vllm-mm-replays"
 
 
 @router.post("/{id:path}/replay", name="replay_request", response_class=Response)
-async def replay_request(the: The, key: Operator, id: str) -> Response:  # noqa: A002  # the path's name
+async def replay_request(the: The, key: MayReplay, id: str) -> Response:  # noqa: A002  # the path's name
     """Send a captured request again, by its id or `X-Request-Id`: with the key of whoever asks for it, which has to have the scope
     `infer` too, and to the model that has its name now. The answer is the model's, streamed where the request asked for that. 409
     where not all of its body was kept."""

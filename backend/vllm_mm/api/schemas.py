@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict
 
 from vllm_mm.domain.device_leases import Stage as LeaseStage
 from vllm_mm.domain.estimates import Stage
-from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.request_rules import Kind, Level
@@ -351,23 +350,6 @@ class StatusOut(Out):
     """By when they were made: when somebody began to wait, and when the load was decided."""
     host_memory: HostMemoryOut
     alerts: list[str]
-
-
-class KeyOut(Out):
-    id: str
-    name: str
-    scopes: list[Scope]
-    models: list[str] | None
-    """Model ids that it may use; null means all."""
-    created_at: float
-    expires_at: float | None
-    revoked_at: float | None
-    active: bool
-
-
-class NewKeyOut(KeyOut):
-    secret: str
-    """Shown this once; only its hash is kept."""
 
 
 class EventOut(Out):

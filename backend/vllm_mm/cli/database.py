@@ -103,7 +103,7 @@ def create_key(
     seconds: float | None,
 ) -> dict[str, Any]:
     """A key straight in the database."""
-    from vllm_mm.domain.keys import Scope  # noqa: PLC0415  # as above
+    from vllm_mm.domain.keys import Scope, is_pattern  # noqa: PLC0415  # as above
 
     settings = read_settings(config, data_dir)
     try:
@@ -119,6 +119,7 @@ def create_key(
         from vllm_mm.store.database import Database  # noqa: PLC0415  # as above
         from vllm_mm.store.keys import Keys  # noqa: PLC0415  # as above
         from vllm_mm.store.models import Models  # noqa: PLC0415  # as above
+        from vllm_mm.store.secret import server_secret  # noqa: PLC0415  # as above
 
         clock = RealClock()
         await migrate.upgrade(settings.database_url, None)
@@ -126,8 +127,14 @@ def create_key(
         try:
             stored, _ = declared.usable(settings, {m.id: m.declaration for m in await Models(database).all()})
             known = declared.catalog(settings, stored)
-            ids = None if models is None else list(dict.fromkeys(known.resolve(m).id for m in models))
-            key, secret = await Keys(database, clock).create(
+            ids = (
+                None
+                if models is None
+                else list(dict.fromkeys(m if is_pattern(m) else known.resolve(m).id for m in models))
+            )
+            given = settings.auth.secret
+            pepper = server_secret(settings.paths.data_dir, given.get_secret_value() if given is not None else None)
+            key, secret = await Keys(database, clock, pepper).create(
                 name, wanted, models=ids, expires_at=clock.wall() + seconds if seconds else None
             )
             audit = Audit(database, clock)

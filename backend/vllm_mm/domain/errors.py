@@ -100,8 +100,17 @@ class Forbidden(MMError):
 
 
 class RateLimited(MMError):
+    """A key is at one of its limits."""
+
     code = "rate_limit_exceeded"
     retryable = True
+
+
+class BudgetSpent(RateLimited):
+    """A key has used up what it may use in a day or a month."""
+
+    code = "insufficient_quota"
+    retryable = False
 
 
 class Conflict(MMError):

@@ -32,7 +32,10 @@ class Reason(StrEnum):
         "Those who could go for it are worth more where they are than it would be, until somebody has waited too long.",
     )
     BUSY = "busy", "Those who could go for it are serving requests, and nobody has waited too long yet."
-    RIGHTS = "rights", "The keys of those who wait for it may not have others go for it: it waits for free room."
+    RIGHTS = (
+        "rights",
+        "The keys of those who ask for it may not have it loaded, or not have others go for it: then it waits for free room.",
+    )
     ROOM = "room", "There is not enough memory, whoever may go for it."
     ORDER = "order", "Another model waits longer and needs the same room."
     DATABASE = "database", "The database has not taken the row of its start, without which nothing is started."

@@ -6,7 +6,7 @@ from math import inf
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.errors import MMError, NoRoom, ShuttingDown, TornDown, UnknownModel
+from vllm_mm.domain.errors import Forbidden, MMError, NoRoom, ShuttingDown, TornDown, UnknownModel
 from vllm_mm.domain.estimates import Span, turn
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Drain, Goal, Instance, Judge, Kill, OnTimeout, Outcome, State, Then
@@ -34,6 +34,8 @@ PROFILED = PROFILED_FROM | {"probe"}
 """Phases of a load in which the engine has sized its KV cache."""
 
 
+_THERE = frozenset({State.READY, State.STARTING, State.WAKING})
+"""A request that waits for a model in these states causes no load of it."""
 NOT_LOOKED_AT = "about to start"
 """What a model waits for that is wanted since the last round of the scheduler."""
 
@@ -196,6 +198,12 @@ class ProcessManager(Swaps):
                 return self._start_failed(instance)
         if ticket.stream and self._tears_down(i):
             return self._torn_down(instance)
+        if not ticket.loads and i.state not in _THERE and ticket.model not in self._loading_events:
+            return Forbidden(
+                f"`{ticket.model}` is {i.state.value}, and this key may not load models (its right `load`), so nothing was started. "
+                "Ask for a model that is ready, or for a key that may load.",
+                reason=Reason.RIGHTS,
+            )
         return None
 
     def _tears_down(self, i: Instance) -> bool:

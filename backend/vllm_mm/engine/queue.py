@@ -253,19 +253,15 @@ class InferenceQueue:
     def fail(self, model: str, error: MMError) -> None:
         """Answer everybody in a lane: the load they waited for failed, or can never be."""
         self._returning.pop(model, None)
-        lane = self._lanes.get(model)
-        for waiter in tuple(lane.waiters) if lane is not None else ():
-            if not waiter.lease.done():
-                waiter.lease.set_exception(error)
-            self._remove(waiter)
+        self.refuse_those(model, lambda _: True, error)
 
     def refuse_those(self, model: str, which: Callable[[Ticket], bool], error: MMError) -> None:
         """These get `error`, others in the lane go on waiting."""
         lane = self._lanes.get(model)
-        for waiter in tuple(lane.waiters) if lane is not None else ():
-            if which(waiter.ticket) and not waiter.lease.done():
+        for waiter in [w for w in lane.waiters if which(w.ticket)] if lane is not None else ():
+            if not waiter.lease.done():
                 waiter.lease.set_exception(error)
-                self._remove(waiter)
+            self._remove(waiter)
 
     # What others may read.
 
@@ -351,6 +347,10 @@ class InferenceQueue:
                 log.exception("a scheduling round failed")
 
     def _round(self) -> None:
+        # Who waits for a load of others', and may cause none, does not wait when that is off.
+        for ticket in [w.ticket for lane in self._lanes.values() for w in lane.waiters if not w.ticket.loads]:
+            if (refusal := self._manager.refusal(ticket)) is not None:
+                self.refuse_those(ticket.model, lambda other, it=ticket.id: other.id == it, refusal)
         lanes = [
             Waiting(model, tuple(w.ticket for w in lane.waiters), lane.turns, lane.returning_since)
             for model, lane in self._lanes.items()

@@ -31,7 +31,7 @@ from vllm_mm.domain.errors import (
     UpstreamDied,
     UpstreamTimeout,
 )
-from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.keys import Key, Right, Scope
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.domain.usage import Outcome
@@ -44,8 +44,9 @@ from vllm_mm.gateway.captures import Capture, Captures
 from vllm_mm.gateway.compressed import coding_of, plain
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress, wants_timings
 from vllm_mm.gateway.identity import Keyring, require, require_model
+from vllm_mm.gateway.limits import LimitBook, come_in, go_out
 from vllm_mm.gateway.origins import allowed
-from vllm_mm.gateway.ports import Client, Explain, Headers, Leases, LeaseView, Record, Rules
+from vllm_mm.gateway.ports import Client, Explain, Gate, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import Comments
 from vllm_mm.gateway.realtime import Realtime
 from vllm_mm.gateway.refusals import refusal
@@ -99,6 +100,7 @@ class Gateway:
         rules: Rules | None = None,
         abilities: Abilities | None = None,
         captures: Captures | None = None,
+        limits: Gate | None = None,
     ) -> None:
         self.leases: Final = leases
         self.keys: Final = keys
@@ -109,6 +111,7 @@ class Gateway:
         self._explain = explain
         self._abilities = abilities or Abilities()
         self._captures = captures
+        self.limits: Final = limits or LimitBook(clock)
         self._captured: dict[Relay, Capture] = {}
         self.responses: Final = Responses(leases, clock, self.rules)
         self._names = Names()
@@ -116,6 +119,7 @@ class Gateway:
         self.realtime: Final = Realtime(
             leases, keys, record, explain, clock, self.rules, self._abilities, self._names, outcome_of
         )
+        self.realtime.limits = self.limits
         keys.on_revoked = self.revoked
         self.outbox: Final = Outbox(lambda flush: asyncio.get_running_loop().call_soon(flush))
         """Of the clients' connections."""
@@ -181,6 +185,8 @@ class Gateway:
             del self._running[relay.own_id]
             relay.ended()
             row = relay.row(self._now(), self.clock.wall())
+            if relay.entered:
+                go_out(relay, row, self.limits)
             self._record(row)
             if self._captures is not None and relay in self._captured:
                 self._captures.done(self._captured.pop(relay), row)
@@ -200,6 +206,8 @@ class Gateway:
             raise call.refused
         require(key, Scope.INFER)
         if call.subject:
+            if key.limits is not None:
+                await come_in(relay, key, self.limits)
             await (self._ask(relay, head, key) if call.route in GETS.values() else self._look(relay, head, key))
             return
         upload = call.upload
@@ -212,6 +220,8 @@ class Gateway:
             upload.on_fail = relay.stop
         if call.body.startswith(_BOM):  # JSON may not have it, and engines take it all the same
             call.body = call.body[len(_BOM) :]
+        if key.limits is not None:
+            await come_in(relay, key, self.limits, call.body)
         options, asks = False, ()
         if upload is None:
             name, relay.stream, options = sniff(call.body)
@@ -236,8 +246,9 @@ class Gateway:
             store.begin(relay, spec, key)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
         ticket = Ticket(
-            relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), relay.stream
-        )
+            relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), relay.stream,
+            key.weight, Right.EVICT in key.acts, Right.LOAD in key.acts,
+        )  # fmt: skip
         comments = None
         if wants_timings(head.timings, default=self.rules.timings):
             relay.timings, relay.trailers = True, head.trailers and relay.client.raw
@@ -290,7 +301,10 @@ class Gateway:
         if not key.may_use(spec.id):
             raise Forbidden(f"The key `{key.name}` may not use the model `{spec.id}`. Ask for a key that lists it.")
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
-        ticket = Ticket(relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority))
+        ticket = Ticket(
+            relay.own_id, spec.id, call.arrived, call.arrived + wait, key.id, priority(head.priority), False, key.weight,
+            Right.EVICT in key.acts, Right.LOAD in key.acts,
+        )  # fmt: skip
         relay.queued = True
         async with self.leases.lease(ticket) as lease:
             relay.lease = lease

@@ -1,11 +1,11 @@
-"""Who asks: keys in memory, found without a hash on the hot path."""
+"""Who asks: keys in memory, found without a hash on the hot path, and never in the database."""
 
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import Forbidden, Unauthorized
-from vllm_mm.domain.keys import ANONYMOUS, Key, Scope, digest
+from vllm_mm.domain.keys import ANONYMOUS, Key, Scope, digest, ended, same
 from vllm_mm.domain.specs import ModelSpec
 
 _REMEMBERED = 4096
@@ -15,34 +15,64 @@ class Keyring:
     """All issued keys. `replace` whenever one is made or revoked; nothing here waits or touches the database."""
 
     def __init__(
-        self, clock: Clock, *, open_to_all: bool = False, any_host: bool = False, origins: Iterable[bytes] = ()
+        self,
+        clock: Clock,
+        *,
+        open_to_all: bool = False,
+        any_host: bool = False,
+        origins: Iterable[bytes] = (),
+        pepper: bytes = b"",
     ) -> None:
         """`open_to_all`: `auth.mode: none`, everybody is the anonymous administrator; but not every web page that such
         a person looks at, unless it is one of `origins`. `any_host`: reached by other names than this machine's own
-        (`auth.force`)."""
+        (`auth.force`). `pepper`: the server's secret, with which keys are hashed."""
         self._clock = clock
+        self._pepper = pepper
         self._open = open_to_all
         self._any_host = any_host
         self._origins = frozenset(origins)
+        self._keys: tuple[Key, ...] = ()
         self._by_digest: dict[str, Key] = {}
         self._seen_bearer: dict[bytes, Key] = {}
         self._seen_plain: dict[bytes, Key] = {}
         self.on_replace: Callable[[Sequence[Key]], None] | None = None
         """Told, if set, of every new set of keys."""
         self.on_revoked: Callable[[str], None] | None = None
-        """Told, if set, the id of each key that was good in the set before and is revoked, or gone, in the new one."""
+        """Told, if set, the id of every key that was good and is revoked now."""
+
+    @property
+    def open_to_all(self) -> bool:
+        """`auth.mode: none`."""
+        return self._open
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """All, the revoked and expired ones too."""
+        return self._keys
+
+    def get(self, key_id: str) -> Key | None:
+        """By its id, whether or not it is good."""
+        return next((key for key in self._keys if key.id == key_id), None)
 
     def replace(self, keys: Iterable[Key]) -> None:
         """The whole set from now on. Revoked and expired ones may be among them."""
-        before, self._by_digest = self._by_digest, {key.digest: key for key in keys}
+        before, self._keys = self._keys, tuple(keys)
+        self._by_digest = {key.old_digest: key for key in self._keys if key.old_digest is not None}
+        self._by_digest |= {key.digest: key for key in self._keys}
         self._seen_bearer.clear()
         self._seen_plain.clear()
         if self.on_replace is not None:
-            self.on_replace(tuple(self._by_digest.values()))
+            self.on_replace(self._keys)
         if self.on_revoked is not None:
-            good = {key.id for key in self._by_digest.values() if key.revoked_at is None}
-            for key_id in {key.id for key in before.values() if key.revoked_at is None} - good:
+            for key_id in ended(before, self._keys, self._clock.wall()):
                 self.on_revoked(key_id)
+
+    def of_secret(self, secret: str) -> Key:
+        """The key with that secret. Raises Unauthorized."""
+        key = self._look_up(b"", secret.encode("utf-8", "replace"), {})
+        if not key.active(self._clock.wall()):
+            raise Unauthorized("This API key is revoked or has expired. Ask for a new one.")
+        return key
 
     def identify(
         self, authorization: bytes | None, api_key: bytes | None, host: bytes | None = None, origin: bytes | None = None
@@ -90,13 +120,27 @@ class Keyring:
             )
 
     def _look_up(self, presented: bytes, secret: bytes, seen: dict[bytes, Key]) -> Key:
-        key = self._by_digest.get(digest(secret.decode("latin-1")))
-        if key is None:
+        hashed = digest(secret.decode("latin-1"), self._pepper)
+        # Who guesses can neither choose nor foresee the hash that is looked for, so how long that takes tells nothing.
+        key = self._by_digest.get(hashed)
+        known = key is not None and same(hashed, key.digest)
+        if key is None or not (known or self._was_rotated_out(key, hashed)):
             raise Unauthorized("Nobody issued this API key. Check that it is complete (it begins with `mm-`).")
-        if len(seen) >= _REMEMBERED:
-            seen.clear()
-        seen[presented] = key
+        if known:  # the secret of before a rotation is looked at anew each time, for it ends by itself
+            if len(seen) >= _REMEMBERED:
+                seen.clear()
+            seen[presented] = key
         return key
+
+    def _was_rotated_out(self, key: Key, hashed: str) -> bool:
+        """Whether it is the secret of before the last rotation. Raises Unauthorized when its time is over."""
+        if key.old_digest is None or key.old_until is None or not same(hashed, key.old_digest):
+            return False
+        if self._clock.wall() >= key.old_until:
+            raise Unauthorized(
+                "This API key was replaced by another secret (rotated), and its time is over. Ask for the new one."
+            )
+        return True
 
 
 def _is_local(host: bytes) -> bool:

@@ -8,7 +8,8 @@ from vllm_mm.gateway.ports import Headers, Rules
 
 _SHOWN: Final = (
     b"x-request-id, retry-after, x-vllm-mm-model, x-vllm-mm-instance, x-vllm-mm-queue-ms, x-vllm-mm-load-ms, x-vllm-mm-ttft-ms, "
-    b"x-vllm-mm-rules"
+    b"x-vllm-mm-rules, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
+    b"x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
 """Headers of answers that a page's own code may read."""
 

@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.limits import Refusal, Standing
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.exchange import Exchange, ResponseSink, Session, SessionSink, UpstreamRequest
@@ -198,6 +199,34 @@ class Client(Protocol):
 
     def release(self) -> None:
         """The last call: the request is over."""
+        ...
+
+
+class Entered(Protocol):
+    """What a request of a key with limits is told: a refusal, or that it is in; and how the key stands."""
+
+    @property
+    def refusal(self) -> Refusal | None: ...
+
+    @property
+    def standing(self) -> Standing | None:
+        """None where nothing limits the key (any more)."""
+        ...
+
+
+class Gate(Protocol):
+    """Where requests of keys with limits come by: the controller's own book, or a worker's way to it."""
+
+    async def enter(self, place: str, key: str, tokens: int) -> Entered:
+        """Let in a request that is expected to use so many tokens. Whatever becomes of this, `leave` has to follow."""
+        ...
+
+    def leave(self, place: str, tokens: int | None, device_seconds: float) -> None:
+        """It is over. At once, and harmless where it was not let in."""
+        ...
+
+    def standing(self, key: str) -> Standing | None:
+        """As far as it is known here; None for a key without limits."""
         ...
 
 

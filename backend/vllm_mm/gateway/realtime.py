@@ -22,7 +22,7 @@ from vllm_mm.domain.errors import (
     UpgradeRefused,
     UpstreamDied,
 )
-from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.keys import Key, Right, Scope
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import EngineKind
 from vllm_mm.domain.usage import Outcome, RequestRecord
@@ -31,8 +31,9 @@ from vllm_mm.gateway import realtime_events as events
 from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require, require_model
+from vllm_mm.gateway.limits import LimitBook, come_in, go_out
 from vllm_mm.gateway.origins import allowed
-from vllm_mm.gateway.ports import Explain, Headers, Leases, LeaseView, Record, Rules
+from vllm_mm.gateway.ports import Explain, Gate, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import FIRST
 from vllm_mm.gateway.realtime_session import RealtimeSession, SessionClient
 from vllm_mm.gateway.relay import CLIENT_GONE, says_no_route
@@ -91,6 +92,7 @@ class Realtime:
         self._abilities = abilities
         self._names = names
         self._outcome_of = outcome_of
+        self.limits: Gate = LimitBook(clock)
         self._running: dict[str, RealtimeSession] = {}
 
     @property
@@ -144,7 +146,10 @@ class Realtime:
             session.ended()
             if not session.status:
                 session.status = CLIENT_GONE
-            self._record(session.row(self._clock.now(), self._clock.wall()))
+            row = session.row(self._clock.now(), self._clock.wall())
+            if session.entered:
+                go_out(session, row, self.limits)
+            self._record(row)
 
     # The stages
 
@@ -157,9 +162,11 @@ class Realtime:
         asked, rest = self._query(session.query, head)
         wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
         urgency, tells = priority(head.priority), wants_progress(head.progress, default=key.progress)
+        if key.limits is not None:
+            await come_in(session, key, self.limits)
 
         chosen = [(b"sec-websocket-protocol", SUBPROTOCOL)] if SUBPROTOCOL in offered else []
-        session.client.accept([(b"x-request-id", session.id.encode()), *chosen])
+        session.client.accept([*session.own_headers(), *chosen])
         session.accepted, session.status = True, 101
         if asked is None:
             session.greet()
@@ -175,7 +182,10 @@ class Realtime:
             if asked is not None:
                 session.first = events.update(name)
         now = self._clock.now()
-        ticket = Ticket(session.own_id, spec.id, now, now + wait, key.id, urgency, stream=True, live=True)
+        ticket = Ticket(
+            session.own_id, spec.id, now, now + wait, key.id, urgency, stream=True, weight=key.weight,
+            evicts=Right.EVICT in key.acts, loads=Right.LOAD in key.acts, live=True,
+        )  # fmt: skip
         telling = _Progress(self._leases, self._clock, session, ticket, self.rules.progress) if tells else None
         try:
             await self._converse(session, ticket, head, rest, telling)

@@ -11,11 +11,13 @@ from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.engine.exchange import TEXT, Frame, Session
 from vllm_mm.gateway import realtime_events as events
+from vllm_mm.gateway.limits import told
 from vllm_mm.gateway.ports import Headers, Problem, Rules
 from vllm_mm.gateway.routes import REALTIME
 
 if TYPE_CHECKING:
     from vllm_mm.domain.keys import Key
+    from vllm_mm.domain.limits import Standing
     from vllm_mm.domain.specs import ModelSpec
 
 HELD: Final = 4 * 1024**2
@@ -80,6 +82,9 @@ class RealtimeSession:
         self.reason: str | None = None
         self.leased_at: float | None = None
         self.ready_at = 0.0
+        self.entered = False
+        """It came by the limits of its key, and has to leave there."""
+        self.standing: Standing | None = None
         self.generation: int | None = None
         self.stopped: MMError | None = None
         """Why it has to end although nothing failed."""
@@ -324,10 +329,15 @@ class RealtimeSession:
         self.over = True
         if not self.accepted:
             self.status = problem.status
-            self.client.refuse(problem, [(b"x-request-id", self.id.encode())])
+            self.client.refuse(problem, self.own_headers())
             return
         self.client.send(events.failed(problem))
         self.client.close(code, problem.message)
+
+    def own_headers(self) -> Headers:
+        """Of the answer to the handshake."""
+        limits = [] if self.standing is None else told(self.standing)
+        return [(b"x-request-id", self.id.encode()), *limits]
 
     def ended(self) -> None:
         """The last call."""

@@ -7,11 +7,13 @@ from urllib.parse import quote
 from vllm_mm.domain.body_edits import Edit
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.keys import Key
+from vllm_mm.domain.limits import Standing
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
 from vllm_mm.engine.exchange import Exchange, UpstreamRequest
 from vllm_mm.gateway.asked_usage import UsageTaker
 from vllm_mm.gateway.bodies import error_body, error_event
+from vllm_mm.gateway.limits import told
 from vllm_mm.gateway.meter import Meter
 from vllm_mm.gateway.origins import may_read
 from vllm_mm.gateway.ports import Client, Framing, Headers, LeaseView, Problem
@@ -110,6 +112,10 @@ class Relay:
     reason: str | None = None
     edits: Sequence[Edit] = ()
     """What rules change in the body on its way to the engine."""
+    entered = False
+    """It came by the limits of its key, and has to leave there."""
+    standing: Standing | None = None
+    """How its key stood then, for the client; None where nothing limits it."""
     rules = b""
     """Their names, for the client."""
     status = 0
@@ -334,6 +340,8 @@ class Relay:
             headers += waited(self, self.spec.id)
         if self.rules:
             headers.append((b"x-vllm-mm-rules", self.rules))
+        if self.standing is not None:
+            headers += told(self.standing)
         if self.origin is not None:
             headers += may_read(self.origin)
         return headers

@@ -14,6 +14,7 @@ from vllm_mm.api.ledger_metrics import LedgerMetrics
 from vllm_mm.api.metrics import Metrics
 from vllm_mm.api.openai import OpenAIApp
 from vllm_mm.api.problems import explain
+from vllm_mm.api.signing import SignIns
 from vllm_mm.api.webhook_metrics import WebhookMetrics
 from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
@@ -33,6 +34,7 @@ from vllm_mm.control.warmup import Warmup
 from vllm_mm.domain.audit import Entry
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.events import Event
+from vllm_mm.domain.keys import Key
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
 from vllm_mm.engine.flags import FlagBook
@@ -49,6 +51,7 @@ from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
+from vllm_mm.gateway.limits import LimitBook
 from vllm_mm.gateway.ports import Rules
 from vllm_mm.main.ears import Ears
 from vllm_mm.main.hooks import webhooks_of
@@ -67,6 +70,9 @@ from vllm_mm.store.profiles import ActiveProfileStore
 from vllm_mm.store.responses import StoredResponse, StoredResponses
 from vllm_mm.store.retention import Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
+from vllm_mm.store.secret import FILE as SECRET_FILE
+from vllm_mm.store.secret import server_secret
+from vllm_mm.store.sessions import Sessions
 from vllm_mm.store.spool import Spool
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
@@ -93,6 +99,8 @@ class Server:
     """What engines were known not to have when it began."""
     office: Office | None
     """Who lends leases to workers; None where there are none."""
+    pepper: bytes
+    """The server's secret (`store.secret`)."""
 
 
 @contextlib.asynccontextmanager
@@ -154,17 +162,36 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         queue.start()
         stack.push_async_callback(queue.close)
 
-        keys = Keys(database, clock)
+        configured = settings.auth.secret
+        pepper = server_secret(data_dir, configured.get_secret_value() if configured is not None else None)
+        keys = Keys(database, clock, pepper)
+        if await keys.of_another_secret():
+            log.error(
+                "the keys in the database were hashed with another secret than this server has (auth.secret, %s): none of them is "
+                "good. Bring that one back, or make keys anew with `vllm-mm keys create NAME --scope admin --local`",
+                data_dir / SECRET_FILE,
+            )
         keyring = Keyring(
             clock,
+            pepper=pepper,
             open_to_all=settings.auth.mode == "none",
             any_host=settings.auth.force,
             origins=(o.encode() for o in settings.cors.origins),
         )
         admin_secret = await keys.ensure_admin() if settings.auth.mode == "keys" else None
-        keyring.replace(await keys.all())
-        metrics = Metrics(manager, queue, __version__, launcher.view)
         ledger = Ledger(database, lambda model: rules.terms(manager.catalog, model))
+        usage = UsageHours(database, clock)
+        limits = LimitBook(clock, usage.spent)
+        listeners: list[Callable[[Sequence[Key]], None]] = [limits.use]
+
+        def use_keys(known: Sequence[Key]) -> None:
+            for listener in listeners:
+                listener(known)
+
+        keyring.on_replace = use_keys
+        keyring.replace(await keys.all())
+        await limits.recall()
+        metrics = Metrics(manager, queue, __version__, launcher.view)
         rows = WriteBehind[RequestRecord](
             ledger.add, clock, name="requests", limit=settings.database.spool,
             spool=Spool(spool / "requests.jsonl", RequestRecord),
@@ -176,8 +203,6 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         audit = Audit(database, clock, limit=settings.database.spool, spool=Spool(spool / "audit.jsonl", Entry))
         audit.start()
         stack.push_async_callback(audit.close)
-
-        usage = UsageHours(database, clock)
 
         routes = MissingRoutes(database)
         learned = WriteBehind[MissingRoute](routes.add, clock, name="routes of engines")
@@ -202,10 +227,14 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
 
         office = None
         if settings.server.workers > 1:
-            office = Office(manager, clock, settings.server.workers, Ears(record, taught), settings.timeouts.worker)
-            keyring.on_replace = office.use_keys
-            keyring.replace(await keys.all())
+            office = Office(
+                manager, clock, settings.server.workers, Ears(record, taught), settings.timeouts.worker, limits
+            )
+            listeners.append(office.use_keys)
+            office.use_keys(keyring.keys)
             metrics.registry.register(WorkerMetrics(office))
+        sign_ins = SignIns(settings.auth, pepper, keyring, clock, Sessions(database))
+        await sign_ins.recall()
         background = Background()
         schedules = Schedules(manager, clock, settings.timezone)
         ahead = ReadAhead(manager, settings.warm.read_ahead, places.environment, clock)
@@ -213,7 +242,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         captures.tell(journal)
         stack.push_async_callback(captures.close)
         gateway = Gateway(
-            manager, keyring, record, explain, clock, gateway_rules(settings), abilities, captures.start()
+            manager, keyring, record, explain, clock, gateway_rules(settings), abilities, captures.start(), limits
         )
         stack.push_async_callback(gateway.responses.background.close)
         stored = StoredResponses(database, clock, settings.limits.responses)
@@ -239,7 +268,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, data_plane=OpenAIApp(gateway), audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, data_plane=OpenAIApp(gateway), sign_ins=sign_ins, limits=limits, audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("the configuration file", configuration.watch())
         background.start("profiles", profiles.run())
@@ -260,7 +289,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         stack.push_async_callback(background.close)
         yield Server(
             settings, clock, manager, queue, journal, keyring, services, gateway, models, admin_secret, inventory.notes,
-            missing, office,
+            missing, office, pepper,
         )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def _setup(server: Server) -> Setup:
     rules = gateway_rules(settings)
     share = -(-rules.connections // settings.server.workers)
     return Setup(
-        rules=replace(rules, connections=share), open_to_all=settings.auth.mode == "none", any_host=settings.auth.force,
+        rules=replace(rules, connections=share), pepper=server.pepper, open_to_all=settings.auth.mode == "none", any_host=settings.auth.force,
         keep_alive=settings.server.keep_alive, grace=settings.server.shutdown_grace,
         log_level=settings.log.level, log_form=settings.log.format, missing=tuple(server.missing),
         captures=settings.captures, captured=settings.paths.data_dir / "captures",

@@ -13,6 +13,8 @@ class Setup:
     """What a worker is made of; goes to it pickled."""
 
     rules: Rules
+    pepper: bytes
+    """The server's secret, with which keys are hashed."""
     open_to_all: bool
     any_host: bool
     keep_alive: float

@@ -105,15 +105,16 @@ class Worker:
     def _build(self, setup: Setup) -> None:
         log_to_stderr(setup.log_level, setup.log_form, f"worker-{self._given.number + 1} ")
         self._keyring = Keyring(
-            self._clock, open_to_all=setup.open_to_all, any_host=setup.any_host, origins=setup.rules.origins
-        )
+            self._clock, open_to_all=setup.open_to_all, any_host=setup.any_host, origins=setup.rules.origins,
+            pepper=setup.pepper,
+        )  # fmt: skip
         self._abilities = Abilities(
             setup.missing, lambda row: self._borrower.learn(row.fingerprint, row.route, row.generation)
         )
         self._captures = CaptureBook(setup.captures, setup.captured, self._clock)
         self._gateway = gateway = Gateway(
             self._borrower, self._keyring, self._borrower.record, explain, self._clock, setup.rules, self._abilities,
-            self._captures.start(),
+            self._captures.start(), self._borrower.limits,
         )  # fmt: skip
         config = uvicorn.Config(
             misdirected,

@@ -126,6 +126,11 @@ def _server(settings: Settings) -> Iterator[Finding]:
                 "use `keys`, or set `auth.force: true` when something in front of it guards it"
             ),
         )
+    if auth.proxy.addresses and not auth.proxy.scopes:
+        yield (
+            ("auth", "proxy", "scopes"),
+            "says what everybody may do whom the proxy names; write it, such as `scopes: [read]`",
+        )
 
 
 def _devices(settings: Settings) -> Iterator[Finding]:

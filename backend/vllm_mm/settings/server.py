@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, IPvAnyNetwork, SecretStr
 
 from vllm_mm.settings.fields import Section, Switch, Text
 from vllm_mm.settings.units import Duration, Size
@@ -110,6 +110,18 @@ class CorsConfig(Section):
     """How long a browser may remember the answer to a preflight."""
 
 
+class ProxyAuthConfig(Section):
+    """Who asks is told by a proxy in a header. It has to take that header out of what its own clients send."""
+
+    header: str = Field(default="X-Forwarded-User", pattern="^[A-Za-z0-9-]{1,100}$")
+    """Header with the user's name, from a proxy in front that knows who asks (docs/security.md): for the admin API and the dashboard,
+    never for requests to models."""
+    addresses: tuple[IPvAnyNetwork, ...] = ()
+    """Addresses of that proxy, such as `10.0.0.0/8`; from any other the header means nothing."""
+    scopes: tuple[Literal["read", "operate", "admin"], ...] = ()
+    """What everybody may do whom it names, such as `[read]`; needed where there are `addresses`."""
+
+
 class AuthConfig(Section):
     mode: Literal["keys", "none"] = "keys"
     """`keys`: every request needs a key. `none`: everybody is an administrator; only on loopback."""
@@ -117,8 +129,16 @@ class AuthConfig(Section):
     """Allow `mode: none` on an address that other machines reach."""
     subprotocol_keys: Switch = True
     """A page in a browser may send its key as a WebSocket subprotocol (`openai-insecure-api-key.KEY`), where it cannot set headers."""
+    secret: SecretStr | None = Field(default=None, min_length=32)
+    """With it keys are hashed and sessions signed; write `${env.NAME}`. Null: the file `auth.secret` of the data directory, made at the
+    first start. Keep it with the backups of the database: with another one no key is good any more."""
     revoke_running: Switch = True
     """What runs with a key that is revoked is ended as well, and not only what waits or comes after."""
+    session: Duration = 12 * 3600.0
+    """How long somebody stays signed in to the dashboard."""
+    sign_in_tries: int = Field(default=10, ge=1, le=1000)
+    """Wrong keys that one address may try at the sign-in in a minute; all addresses together ten times as many."""
+    proxy: ProxyAuthConfig = ProxyAuthConfig()
 
 
 class DatabaseConfig(Section):

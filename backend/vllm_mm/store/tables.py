@@ -220,9 +220,16 @@ class Key(Base):
     __tablename__ = "keys"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
+    prefix: Mapped[str] = mapped_column(String(16))
     digest: Mapped[str] = mapped_column(String(64), unique=True)
+    old_digest: Mapped[str | None] = mapped_column(String(64))
+    old_until: Mapped[float | None]
     scopes: Mapped[list[str]]
     models: Mapped[list[str] | None]
+    acts: Mapped[list[str]]
+    weight: Mapped[float]
+    progress: Mapped[bool]
+    limits: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     created_at: Mapped[float]
     expires_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
@@ -247,3 +254,13 @@ class AuditEntry(Base):
     request: Mapped[str] = mapped_column(String(200))
 
     __table_args__ = (Index(None, "kind", "object", "row"),)
+
+
+class DashboardSession(Base):
+    """Who is signed in to the dashboard: a hash of what the cookie holds."""
+
+    __tablename__ = "sessions"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float]
+    expires_at: Mapped[float]

@@ -5,7 +5,7 @@ one transaction, and a report reads both in one statement, so that at no moment 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -32,6 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import BadRequest
+from vllm_mm.domain.limits import Spent
 from vllm_mm.domain.usage import NANO
 from vllm_mm.store.database import Database
 from vllm_mm.store.failures import DatabaseUnavailable
@@ -209,6 +210,13 @@ class UsageHours:
                 total = found[names] = _named(dict(zip(wanted, names, strict=True)))
             total.add(row)
         return list(found.values()) or ([] if wanted else [UsageSum()])
+
+    async def spent(self, since: float, until: float) -> Mapping[str, Spent]:
+        """What each key used of its budgets in that time (Unix seconds, whole hours): tokens, and seconds on devices. What an engine
+        did not count is not in it."""
+        where = UsageFilter(since=int(since // HOUR), until=int(until // HOUR))
+        sums = await self.report([GroupBy.KEY], where)
+        return {s.key: Spent(s.prompt_tokens + s.completion_tokens, s.device_s) for s in sums if s.key is not None}
 
 
 def _row_groups() -> list[ColumnElement[Any]]:

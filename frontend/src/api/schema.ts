@@ -623,7 +623,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/keys/{id}": {
+    "/api/keys/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Keys
+         * @description All keys with their hashes and without secrets: for a server with the same `auth.secret`.
+         */
+        get: operations["export_keys"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/keys/import": {
         parameters: {
             query?: never;
             header?: never;
@@ -632,12 +652,61 @@ export interface paths {
         };
         get?: never;
         put?: never;
+        /**
+         * Import Keys
+         * @description Take over exported keys, all or none; 409 when one is here already or they belong to another server's secret.
+         */
+        post: operations["import_keys"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/keys/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Key
+         * @description One key: what it may, and what it uses now.
+         */
+        get: operations["get_key"];
+        put?: never;
         post?: never;
         /**
          * Revoke Key
-         * @description Revoke a key; it stops working at once. Its row stays, for the ledger names it.
+         * @description Revoke a key; it stops working at once, and so does what waits or runs with it (`auth.revoke_running`). Its row stays, for
+         *     the ledger names it.
          */
         delete: operations["revoke_key"];
+        options?: never;
+        head?: never;
+        /**
+         * Change Key
+         * @description Change what a key may do; in force at once, also for the next request of a connection that is open.
+         */
+        patch: operations["change_key"];
+        trace?: never;
+    };
+    "/api/keys/{id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Rotate Key
+         * @description Another secret for the same key, shown this once. The one of before is good for `overlap` more, at most one of them.
+         */
+        post: operations["rotate_key"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -801,6 +870,55 @@ export interface paths {
          */
         post: operations["retry_dead_letter"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Session
+         * @description Who asks, by key, session or proxy, and what they may do. Any good key.
+         */
+        get: operations["get_session"];
+        put?: never;
+        /**
+         * Sign In
+         * @description Sign in with a key: the answer sets a cookie that only this server reads (HttpOnly, SameSite=Strict) and that ends by itself
+         *     (`auth.session`). After too many wrong keys 429 (`auth.sign_in_tries`).
+         */
+        post: operations["sign_in"];
+        /**
+         * Sign Out
+         * @description Sign out here. Harmless for who is not signed in.
+         */
+        delete: operations["sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Sign Out Everywhere
+         * @description End all sessions of this key, on whatever machine.
+         */
+        delete: operations["sign_out_everywhere"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1060,6 +1178,12 @@ export interface components {
              */
             redacted: boolean;
         };
+        /**
+         * By
+         * @description By what somebody is known.
+         * @enum {string}
+         */
+        By: "key" | "session" | "proxy" | "none";
         /**
          * CachedWeightsOut
          * @description The weights of one model. Bytes.
@@ -1360,6 +1484,37 @@ export interface components {
              */
             wanted: boolean;
         };
+        /**
+         * ExportedKey
+         * @description A key with its hash and without its secret.
+         */
+        ExportedKey: {
+            /** Id */
+            id: string;
+            /** Name */
+            name: string;
+            /** Prefix */
+            prefix: string;
+            /** Hash */
+            hash: string;
+            /** Scopes */
+            scopes: components["schemas"]["Scope"][];
+            /** Models */
+            models?: string[] | null;
+            /** Acts */
+            acts: components["schemas"]["Right"][];
+            /** Weight */
+            weight: number;
+            /** Progress */
+            progress: boolean;
+            limits: components["schemas"]["LimitsIn"];
+            /** Created At */
+            created_at: number;
+            /** Expires At */
+            expires_at?: number | null;
+            /** Revoked At */
+            revoked_at?: number | null;
+        };
         /** FieldChangeOut */
         FieldChangeOut: {
             /**
@@ -1506,6 +1661,11 @@ export interface components {
             /** Stop After */
             stop_after: number | null;
         };
+        /** ImportedOut */
+        ImportedOut: {
+            /** Imported */
+            imported: number;
+        };
         /**
          * InstanceOut
          * @description One model's engine, running or not.
@@ -1559,8 +1719,6 @@ export interface components {
         };
         /** KeyIn */
         KeyIn: {
-            /** Name */
-            name: string;
             /**
              * Scopes
              * @default [
@@ -1570,9 +1728,40 @@ export interface components {
             scopes: components["schemas"]["Scope"][];
             /**
              * Models
-             * @description Ids of the models that it may use; null means all.
+             * @description Models that it may use: ids, aliases (which are resolved now), or patterns with `*`, `?` and `[...]`; null means all.
              */
             models?: string[] | null;
+            /**
+             * Acts
+             * @description What its requests may cause, and what it may look at: `load` (start or wake a model), `evict` (have another model make room),
+             *     `logs`, `capture`.
+             * @default [
+             *       "capture",
+             *       "evict",
+             *       "load",
+             *       "logs"
+             *     ]
+             */
+            acts: components["schemas"]["Right"][];
+            /**
+             * Weight
+             * @description Its share of a model's slots beside other keys that wait for the same model.
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Progress
+             * @description Its streams get progress comments while they wait, as with `X-VLLM-MM-Progress: 1`.
+             * @default false
+             */
+            progress: boolean;
+            /** @default {} */
+            limits: components["schemas"]["LimitsIn"];
+            /**
+             * Name
+             * @description Its label: whose it is, or what for.
+             */
+            name: string;
             /**
              * Expires In
              * @description Seconds until it ends by itself; null means never.
@@ -1585,21 +1774,112 @@ export interface components {
             id: string;
             /** Name */
             name: string;
+            /**
+             * Prefix
+             * @description The beginning of its secret, to recognise it by.
+             */
+            prefix: string;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
             /**
              * Models
-             * @description Model ids that it may use; null means all.
+             * @description Model ids and patterns that it may use; null means all.
              */
             models: string[] | null;
+            /** Acts */
+            acts: components["schemas"]["Right"][];
+            /** Weight */
+            weight: number;
+            /** Progress */
+            progress: boolean;
+            limits: components["schemas"]["LimitsOut"];
+            /** @description Null where nothing limits it. */
+            used: components["schemas"]["StandingOut"] | null;
             /** Created At */
             created_at: number;
             /** Expires At */
             expires_at: number | null;
             /** Revoked At */
             revoked_at: number | null;
+            /**
+             * Rotated Until
+             * @description Until when the secret of before the last rotation is good as well.
+             */
+            rotated_until: number | null;
             /** Active */
             active: boolean;
+        };
+        /**
+         * KeyPatch
+         * @description What is left out stays as it is. `limits` are merged: null takes one away.
+         */
+        KeyPatch: {
+            /**
+             * Scopes
+             * @default [
+             *       "infer"
+             *     ]
+             */
+            scopes: components["schemas"]["Scope"][];
+            /**
+             * Models
+             * @description Models that it may use: ids, aliases (which are resolved now), or patterns with `*`, `?` and `[...]`; null means all.
+             */
+            models?: string[] | null;
+            /**
+             * Acts
+             * @description What its requests may cause, and what it may look at: `load` (start or wake a model), `evict` (have another model make room),
+             *     `logs`, `capture`.
+             * @default [
+             *       "capture",
+             *       "evict",
+             *       "load",
+             *       "logs"
+             *     ]
+             */
+            acts: components["schemas"]["Right"][];
+            /**
+             * Weight
+             * @description Its share of a model's slots beside other keys that wait for the same model.
+             * @default 1
+             */
+            weight: number;
+            /**
+             * Progress
+             * @description Its streams get progress comments while they wait, as with `X-VLLM-MM-Progress: 1`.
+             * @default false
+             */
+            progress: boolean;
+            /** @default {} */
+            limits: components["schemas"]["LimitsIn"];
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Expires In
+             * @description Seconds from now; null: it does not end by itself.
+             */
+            expires_in?: number | null;
+        };
+        /**
+         * KeysFile
+         * @description What `keys export` writes and `keys import` reads.
+         */
+        KeysFile: {
+            /**
+             * Form
+             * @constant
+             */
+            form: "vllm-mm keys 1";
+            /**
+             * Secret
+             * @description Which server's secret the hashes were made with; tells nothing of it.
+             */
+            secret: string;
+            /** Keys */
+            keys: components["schemas"]["ExportedKey"][];
         };
         /**
          * Kind
@@ -1644,6 +1924,58 @@ export interface components {
          * @enum {string}
          */
         Level: "system" | "model" | "alias";
+        /**
+         * LimitsIn
+         * @description How much a key may use. Null does not limit; docs/security.md says how each is counted.
+         */
+        LimitsIn: {
+            /**
+             * Concurrency
+             * @description Requests at the same time, those that wait for a model too.
+             */
+            concurrency?: number | null;
+            /** Requests Per Minute */
+            requests_per_minute?: number | null;
+            /**
+             * Tokens Per Minute
+             * @description Prompt and completion together.
+             */
+            tokens_per_minute?: number | null;
+            /**
+             * Tokens Per Day
+             * @description Days and months begin at midnight UTC.
+             */
+            tokens_per_day?: number | null;
+            /** Tokens Per Month */
+            tokens_per_month?: number | null;
+            /**
+             * Device Seconds Per Day
+             * @description Seconds on a model, times its devices.
+             */
+            device_seconds_per_day?: number | null;
+            /** Device Seconds Per Month */
+            device_seconds_per_month?: number | null;
+        };
+        /**
+         * LimitsOut
+         * @description Null does not limit.
+         */
+        LimitsOut: {
+            /** Concurrency */
+            concurrency: number | null;
+            /** Requests Per Minute */
+            requests_per_minute: number | null;
+            /** Tokens Per Minute */
+            tokens_per_minute: number | null;
+            /** Tokens Per Day */
+            tokens_per_day: number | null;
+            /** Tokens Per Month */
+            tokens_per_month: number | null;
+            /** Device Seconds Per Day */
+            device_seconds_per_day: number | null;
+            /** Device Seconds Per Month */
+            device_seconds_per_month: number | null;
+        };
         /** MemoryOut */
         MemoryOut: {
             /**
@@ -1792,19 +2124,38 @@ export interface components {
             id: string;
             /** Name */
             name: string;
+            /**
+             * Prefix
+             * @description The beginning of its secret, to recognise it by.
+             */
+            prefix: string;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
             /**
              * Models
-             * @description Model ids that it may use; null means all.
+             * @description Model ids and patterns that it may use; null means all.
              */
             models: string[] | null;
+            /** Acts */
+            acts: components["schemas"]["Right"][];
+            /** Weight */
+            weight: number;
+            /** Progress */
+            progress: boolean;
+            limits: components["schemas"]["LimitsOut"];
+            /** @description Null where nothing limits it. */
+            used: components["schemas"]["StandingOut"] | null;
             /** Created At */
             created_at: number;
             /** Expires At */
             expires_at: number | null;
             /** Revoked At */
             revoked_at: number | null;
+            /**
+             * Rotated Until
+             * @description Until when the secret of before the last rotation is good as well.
+             */
+            rotated_until: number | null;
             /** Active */
             active: boolean;
             /**
@@ -2214,6 +2565,21 @@ export interface components {
             stable_after: number;
         };
         /**
+         * Right
+         * @description What a key's requests may cause, or what it may look at, beyond its scopes.
+         * @enum {string}
+         */
+        Right: "load" | "evict" | "logs" | "capture";
+        /** RotateIn */
+        RotateIn: {
+            /**
+             * Overlap
+             * @description For how long the secret of before is good as well: seconds, or text such as "1h"; at most 30 days.
+             * @default 0
+             */
+            overlap: number | string;
+        };
+        /**
          * ScheduleOut
          * @description Where a model is in its times of the week.
          */
@@ -2245,6 +2611,32 @@ export interface components {
          * @enum {string}
          */
         Scope: "infer" | "read" | "operate" | "admin";
+        /**
+         * SessionOut
+         * @description Who asks, and what they may do.
+         */
+        SessionOut: {
+            /**
+             * Key
+             * @description The key's id.
+             */
+            key: string;
+            /** Name */
+            name: string;
+            /**
+             * Scopes
+             * @description All that it may do, those included that follow from others.
+             */
+            scopes: components["schemas"]["Scope"][];
+            /** Acts */
+            acts: components["schemas"]["Right"][];
+            by: components["schemas"]["By"];
+            /**
+             * Expires At
+             * @description When they have to sign in again, or the key ends.
+             */
+            expires_at: number | null;
+        };
         /** SettingOut */
         SettingOut: {
             /** Key */
@@ -2302,6 +2694,22 @@ export interface components {
          * @enum {string}
          */
         Shape: "json" | "curl";
+        /** SignInIn */
+        SignInIn: {
+            /**
+             * Key
+             * @description The secret of a key with the scope `read` at least. It is not kept.
+             */
+            key: string;
+        };
+        /** SignedOutOut */
+        SignedOutOut: {
+            /**
+             * Sessions
+             * @description How many ended.
+             */
+            sessions: number;
+        };
         /**
          * SleepMode
          * @description Whether an engine is put to sleep.
@@ -2327,6 +2735,35 @@ export interface components {
          * @enum {string}
          */
         Source: "file" | "api";
+        /**
+         * StandingOut
+         * @description What a key with limits uses now.
+         */
+        StandingOut: {
+            /**
+             * Concurrency
+             * @description Requests under way.
+             */
+            concurrency: number;
+            /**
+             * Requests Per Minute
+             * @description Let in within the last 60 seconds.
+             */
+            requests_per_minute: number;
+            /**
+             * Tokens Per Minute
+             * @description Used within the last 60 seconds, and reserved by what is under way.
+             */
+            tokens_per_minute: number;
+            /** Tokens Per Day */
+            tokens_per_day: number;
+            /** Tokens Per Month */
+            tokens_per_month: number;
+            /** Device Seconds Per Day */
+            device_seconds_per_day: number;
+            /** Device Seconds Per Month */
+            device_seconds_per_month: number;
+        };
         /** StartLimitsOut */
         StartLimitsOut: {
             /** Stall */
@@ -6421,6 +6858,207 @@ export interface operations {
             };
         };
     };
+    export_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeysFile"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    import_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeysFile"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportedOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
     revoke_key: {
         parameters: {
             query?: never;
@@ -6439,6 +7077,148 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["KeyOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    change_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeyPatch"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["KeyOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    rotate_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RotateIn"] | null;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewKeyOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */
@@ -6996,6 +7776,273 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["RetriedOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    sign_in: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignInIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    sign_out: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignedOutOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    sign_out_everywhere: {
+        parameters: {
+            query?: {
+                /** @description Those of all keys; needs the scope `admin`. */
+                everybody?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignedOutOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */

@@ -75,7 +75,11 @@ async def test_an_unknown_key_of_a_body_is_told_with_the_nearest_one(api: Admin)
     for path, body, told in (
         ("/api/devices/gpu0/leases", {"free": "1GiB", "four": "2h"}, "four: unknown key; did you mean `for`?"),
         ("/api/keys", {"name": "ci", "expires": 3}, "expires: unknown key; did you mean `expires_in`?"),
-        ("/api/keys", {"name": "ci", "zzz": 3}, "zzz: unknown key; known are expires_in, models, name, scopes"),
+        (
+            "/api/keys",
+            {"name": "ci", "zzz": 3},
+            "zzz: unknown key; known are acts, expires_in, limits, models, name, progress, scopes, weight",
+        ),
         ("/api/devices/gpu0/leases", {"free": "potato", "for": "2h"}, "free: 'potato' is not a size"),
     ):
         answer = await api.client.post(path, json=body)

@@ -1,6 +1,7 @@
 """Catalog, keys, errors, specs and the small records: what others build on without thinking."""
 
-from dataclasses import replace
+import hmac
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from vllm_mm.domain import errors
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.events import Event
-from vllm_mm.domain.keys import ANONYMOUS, Key, Scope, digest, same
+from vllm_mm.domain.keys import ANONYMOUS, Key, Limits, Right, Scope, digest, ended, is_pattern, same
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.specs import DeviceWish, EngineKind, ModelSpec, Source
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -90,18 +91,65 @@ def test_keys_end() -> None:
 
 
 def test_keys_are_for_all_models_or_for_some() -> None:
-    """None means all; an empty set means none."""
+    """None means all; an empty set means none; patterns are compared with the whole id, in its own case of letters."""
     key = Key("1", "k", "", frozenset())
     assert key.may_use("b")
     assert replace(key, models=frozenset({"b"})).may_use("b")
     assert not replace(key, models=frozenset()).may_use("b")
+    some = replace(key, models=frozenset({"org/*-7b", "tiny-?", "x"}))
+    assert [m for m in ("org/a-7b", "org/a/b-7b", "org/a-7b-it", "ORG/a-7b", "tiny-1", "tiny-11", "x", "xx") if some.may_use(m)] == [
+        "org/a-7b", "org/a/b-7b", "tiny-1", "x",
+    ]  # fmt: skip
+    assert [is_pattern(text) for text in ("a", "a*", "a?", "[ab]", "org/a.b-c")] == [False, True, True, True, False]
 
 
-def test_secrets_are_stored_as_sha256() -> None:
-    """The known digest of a known text, so that stored keys survive every refactoring."""
-    assert digest("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+def test_acts_are_allowed_one_by_one() -> None:
+    """All of them unless some are taken away."""
+    key = Key("1", "k", "", frozenset())
+    assert all(key.may(act) for act in Right)
+    assert [act for act in Right if replace(key, acts=frozenset({Right.LOGS})).may(act)] == [Right.LOGS]
+
+
+def test_secrets_are_stored_as_hmac_of_the_servers_secret() -> None:
+    """The known digest of a known text (RFC 4231, 4.3), so that stored keys survive every refactoring; another server's secret makes
+    another one of it."""
+    known = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    assert digest("what do ya want for nothing?", b"Jefe") == known
+    assert digest("what do ya want for nothing?", b"Jeff") != known
     assert same(digest("abc"), digest("abc"))
     assert not same(digest("abc"), digest("abd"))
+
+
+def test_digests_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the library's function that is made for it: whoever measures how long a refusal takes learns nothing of a digest."""
+    compared: list[tuple[str, str]] = []
+
+    def compare(a: str, b: str) -> bool:
+        compared.append((a, b))
+        return True
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert same("a", "b")
+    assert compared == [("a", "b")]
+
+
+def test_keys_that_ended_are_those_that_were_good() -> None:
+    """Revoked, or not there any more; not one whose time was over before, and not one that changed."""
+    key = Key("1", "k", "", frozenset(), expires_at=10.0)
+    assert ended([key], [replace(key, revoked_at=5.0)], 5.0) == ("1",)
+    assert ended([key], [], 5.0) == ("1",)
+    assert ended([key], [replace(key, weight=2.0)], 5.0) == ()
+    assert ended([key], [], 10.0) == ()
+    assert ended([replace(key, revoked_at=4.0)], [replace(key, revoked_at=4.0)], 5.0) == ()
+
+
+def test_limits_know_whether_they_limit() -> None:
+    """So that a key with none of them costs nothing on a request's way."""
+    assert not Limits().any
+    assert all(Limits(**{field.name: 1}).any for field in fields(Limits))
+    assert [f.name for f in fields(Limits) if Limits(**{f.name: 1}).budgets] == [
+        "tokens_per_day", "tokens_per_month", "device_seconds_per_day", "device_seconds_per_month",
+    ]  # fmt: skip
 
 
 def test_errors_carry_what_the_edges_need() -> None:

@@ -1,5 +1,7 @@
 """Keys: found without hashing twice, refused with what to do, and forgotten when they change."""
 
+from dataclasses import replace
+
 import pytest
 
 from fakes import FakeClock
@@ -53,9 +55,9 @@ def test_a_known_header_is_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> 
     """The hot path does one lookup; only new values are hashed, and bad ones are not remembered."""
     hashed: list[str] = []
 
-    def counting(secret: str) -> str:
+    def counting(secret: str, pepper: bytes) -> str:
         hashed.append(secret)
-        return digest(secret)
+        return digest(secret, pepper)
 
     monkeypatch.setattr(identity, "digest", counting)
     keys = ring(GOOD)
@@ -141,3 +143,53 @@ def test_a_new_set_is_told() -> None:
     made.replace([key])
     made.replace([])
     assert told == [(key,), ()]
+
+
+def test_keys_are_hashed_with_the_servers_secret() -> None:
+    """The same secret is nobody's where the hash was made with another one."""
+    peppered = replace(GOOD, digest=digest("mm-good", b"pepper"))
+    keys = Keyring(FakeClock(), pepper=b"pepper")
+    keys.replace([peppered])
+    assert keys.identify(b"Bearer mm-good", None) is peppered
+    with pytest.raises(Unauthorized):
+        ring(peppered).identify(b"Bearer mm-good", None)
+
+
+def test_what_is_found_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last word is a comparison of whole digests that takes as long whatever they are; without it nobody is let in."""
+    monkeypatch.setattr(identity, "same", lambda _a, _b: False)
+    with pytest.raises(Unauthorized):
+        ring(GOOD).identify(b"Bearer mm-good", None)
+
+
+def test_a_rotated_key_is_good_with_both_secrets_for_a_while() -> None:
+    """Then with the new one only; the old one is looked at anew each time, so that it ends to the second."""
+    clock = FakeClock()
+    rotated = replace(GOOD, digest=digest("mm-new"), old_digest=digest("mm-good"), old_until=clock.wall() + 10)
+    keys = ring(rotated, clock=clock)
+    for _ in range(3):
+        assert keys.identify(b"Bearer mm-good", None) is rotated
+        assert keys.identify(None, b"mm-new") is rotated
+    clock.time += 10
+    with pytest.raises(Unauthorized, match="replaced by another secret"):
+        keys.identify(b"Bearer mm-good", None)
+    assert keys.identify(b"Bearer mm-new", None) is rotated
+
+
+def test_an_old_digest_without_an_end_is_no_key() -> None:
+    """Half a rotation lets nobody in."""
+    with pytest.raises(Unauthorized):
+        ring(replace(GOOD, digest="x", old_digest=digest("mm-good"))).identify(b"Bearer mm-good", None)
+
+
+def test_a_key_by_its_secret_and_by_its_id() -> None:
+    """For the sign-in, and for whom a session belongs to; the first only while it is good."""
+    clock = FakeClock()
+    keys = ring(GOOD, replace(GOOD, id="k2", digest=digest("mm-gone"), revoked_at=1.0), clock=clock)
+    assert keys.of_secret("mm-good") is GOOD
+    assert [k.id for k in keys.keys] == ["k1", "k2"]
+    assert keys.get("k1") is GOOD
+    assert keys.get("k3") is None
+    for secret in ("mm-gone", "mm-nope", "", "\udcff"):
+        with pytest.raises(Unauthorized):
+            keys.of_secret(secret)

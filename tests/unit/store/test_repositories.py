@@ -10,10 +10,12 @@ from msgspec import structs
 from sqlalchemy import update
 
 from fakes import FakeClock
+from vllm_mm.domain.errors import Conflict
 from vllm_mm.domain.estimates import Kind
 from vllm_mm.domain.footprint import Learned
-from vllm_mm.domain.keys import Scope, digest
+from vllm_mm.domain.keys import Limits, Right, Scope, digest
 from vllm_mm.domain.launches import Address, LaunchRecord
+from vllm_mm.domain.limits import Spent
 from vllm_mm.domain.sleep import Experience, Trial
 from vllm_mm.domain.specs import SleepMode, SleepSpec
 from vllm_mm.domain.usage import Outcome, Price, RequestRecord, Usage
@@ -24,6 +26,7 @@ from vllm_mm.store.database import Database
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
+from vllm_mm.store.migrate import upgrade
 from vllm_mm.store.models import Models
 from vllm_mm.store.retention import INTERVAL, STARTS_KEPT, STEP, Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
@@ -187,6 +190,82 @@ class TestKeys:
         await store.revoke(key.id)
         assert await store.ensure_admin() is None
 
+    async def test_every_field_comes_back(self, database: Database) -> None:
+        """What a key may, how much, and since when; limits that limit nothing are none."""
+        store = Keys(database, FakeClock(), b"pepper")
+        limits = Limits(concurrency=2, tokens_per_month=10**12, device_seconds_per_day=1.5)
+        key, secret = await store.create(
+            "ada",
+            {Scope.INFER},
+            models={"a*"},
+            acts={Right.LOAD},
+            weight=2.5,
+            progress=True,
+            limits=limits,
+            expires_at=9.0,
+        )
+        plain, _ = await store.create("bob", {Scope.READ}, limits=Limits())
+        assert sorted(await store.all(), key=lambda k: k.name) == [key, plain]
+        assert (key.limits, plain.limits, key.prefix) == (limits, None, secret[:11])
+        assert key.digest == digest(secret, b"pepper") != digest(secret)
+
+    async def test_editing_changes_what_is_named(self, database: Database) -> None:
+        """And nothing else; neither its secret nor its id can be edited, and a revoked one not at all."""
+        store = Keys(database, FakeClock())
+        key, _ = await store.create("ada", {Scope.INFER})
+        edited = await store.edit(key.id, {"weight": 3.0, "limits": Limits(concurrency=1), "digest": "x", "id": "y"})
+        assert edited == replace(key, weight=3.0, limits=Limits(concurrency=1))
+        assert await store.edit(key.id, {"limits": Limits()}) == replace(key, weight=3.0)
+        assert await store.edit("key_nope", {"weight": 1.0}) is None
+        await store.revoke(key.id)
+        with pytest.raises(Conflict, match="revoked, for ever"):
+            await store.edit(key.id, {"weight": 1.0})
+        with pytest.raises(Conflict, match="revoked, for ever"):
+            await store.rotate(key.id, 5.0)
+
+    async def test_rotating(self, database: Database) -> None:
+        """Another secret for the same key; the one of before stays for so long, but at most one of them."""
+        clock = FakeClock()
+        store = Keys(database, clock)
+        key, first = await store.create("ada", {Scope.INFER})
+        rotated = await store.rotate(key.id, 60.0)
+        assert rotated is not None
+        after, second = rotated
+        assert (after.id, after.digest, after.old_digest) == (key.id, digest(second), digest(first))
+        assert (after.old_until, after.prefix) == (clock.wall() + 60.0, second[:11])
+        again = await store.rotate(key.id, 0.0)
+        assert again is not None
+        assert (again[0].digest, again[0].old_digest, again[0].old_until) == (digest(again[1]), None, None)
+        assert await store.all() == [again[0]]
+        assert await store.rotate("key_nope", 0.0) is None
+
+    async def test_keys_move_to_a_server_with_the_same_secret(self, database: Database, tmp_path: Path) -> None:
+        """As they are, all or none; to one with another secret not at all, for nobody could use them there."""
+        store = Keys(database, FakeClock(), b"pepper")
+        one, _ = await store.create("one", {Scope.INFER})
+        two, _ = await store.create("two", {Scope.READ}, limits=Limits(concurrency=1))
+        url = f"sqlite+aiosqlite:///{tmp_path}/other.db"
+        await upgrade(url, None)
+        other = Database(url)
+        try:
+            there = Keys(other, FakeClock(), b"pepper")
+            await there.add([two], store.mark)
+            with pytest.raises(Conflict, match=r"is here already\. Nothing was imported"):
+                await there.add([one, two], store.mark)
+            assert await there.all() == [two]
+            await there.add([one], store.mark)
+            assert {k.id for k in await there.all()} == {one.id, two.id}
+            with pytest.raises(Conflict, match="another server's secret"):
+                await Keys(other, FakeClock(), b"salt").add([one], store.mark)
+            assert not await there.of_another_secret()
+            assert await Keys(other, FakeClock(), b"salt").of_another_secret()
+        finally:
+            await other.close()
+
+    async def test_a_fresh_database_belongs_to_nobodys_secret(self, database: Database) -> None:
+        """There is nothing to warn of."""
+        assert not await Keys(database, FakeClock(), b"salt").of_another_secret()
+
     async def test_no_admin_where_there_are_keys(self, database: Database) -> None:
         """Somebody made a key on the machine before the first start: nothing is printed."""
         store = Keys(database, FakeClock())
@@ -195,6 +274,25 @@ class TestKeys:
 
 
 class TestLedger:
+    async def test_what_keys_have_spent(self, database: Database) -> None:
+        """Tokens, and seconds on devices, of each key in a time; what never had a lease spent none, and keys without requests are not
+        there. It is the same whether or not the rows were added up."""
+        ledger, hours = Ledger(database, lambda _: Terms(2)), UsageHours(database, FakeClock())
+        asked = structs.replace(
+            REQUEST, key="k", at=3600.0, queued_s=1.0, total_s=5.0, frozen_s=1.5, usage=Usage(10, 5, None)
+        )
+        await ledger.add(
+            [
+                structs.replace(asked, id="1"), structs.replace(asked, id="2", at=7199.0, usage=Usage(None, 7, None)), structs.replace(asked, id="3", at=7200.0),
+                structs.replace(asked, id="4", at=3599.0), structs.replace(asked, id="5", queued_s=None, usage=Usage()),
+                structs.replace(asked, id="6", key="other"), structs.replace(asked, id="7", key=None),
+            ]
+        )  # fmt: skip
+        for _ in range(2):
+            assert await hours.spent(3600.0, 7200.0) == {"k": Spent(22, 10.0), "other": Spent(15, 5.0)}
+            assert await hours.spent(10_800.0, 14_400.0) == {}
+            await hours.roll_up()
+
     async def test_a_request_comes_back_whole(self, database: Database) -> None:
         """Every field, with and without the stages that were not reached; with what it cost by then."""
         ledger = Ledger(database, lambda model: {"a": Terms(2, Price(1.0, 2.0))}[model])

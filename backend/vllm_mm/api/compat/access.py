@@ -9,9 +9,9 @@ from starlette.routing import Match
 from starlette.types import Scope as Asked
 
 from vllm_mm.api.auditing import AuditedRoute, about
-from vllm_mm.api.dependencies import Services, caller, cause, require, resolve
+from vllm_mm.api.dependencies import Services, caller, cause, require, require_act, resolve
 from vllm_mm.domain.errors import Forbidden
-from vllm_mm.domain.keys import Key, Scope
+from vllm_mm.domain.keys import Key, Right, Scope
 from vllm_mm.domain.lifecycle import LIVE, State
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.instance import ModelInstance
@@ -25,7 +25,7 @@ async def _lister(request: Request) -> Key:
 async def _operator_by_get(request: Request) -> Key:
     """A GET that changes something: a page of another site could have a browser send it without asking anybody, and where
     there are no keys that would be enough."""
-    key = require(caller(request), Scope.OPERATE)
+    key = require_act(require(caller(request), Scope.OPERATE), Right.EVICT)
     if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         raise Forbidden("A web page of another origin may not do this. Use POST /api/models/{id}/stop with a key.")
     return key

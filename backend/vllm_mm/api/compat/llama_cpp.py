@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from vllm_mm.api import present
 from vllm_mm.api.compat.access import ForPrograms, Lister, load, state, unload, usable
-from vllm_mm.api.dependencies import Operator, Services, The, operation_id
+from vllm_mm.api.dependencies import MayEvict, MayLoad, Services, The, operation_id
 from vllm_mm.domain.lifecycle import LIVE, LOADING, State
 from vllm_mm.domain.specs import ModelSpec
 
@@ -68,14 +68,14 @@ def _loads(the: Services, spec: ModelSpec, now: State) -> bool:
 
 
 @router.post("/load", name="llama_cpp_load")
-async def start(the: The, key: Operator, body: ModelIn) -> dict[str, bool]:
+async def start(the: The, key: MayLoad, body: ModelIn) -> dict[str, bool]:
     """As `POST /api/models/{id}/start`: returns at once; the list says when it is there."""
     await load(the, body.model, key)
     return {"success": True}
 
 
 @router.post("/unload", name="llama_cpp_unload")
-async def stop(the: The, key: Operator, body: ModelIn) -> dict[str, bool]:
+async def stop(the: The, key: MayEvict, body: ModelIn) -> dict[str, bool]:
     """As `POST /api/models/{id}/stop`: what runs is let finish."""
     await unload(the, body.model, key)
     return {"success": True}

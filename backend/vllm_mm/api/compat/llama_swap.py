@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from vllm_mm.api.auditing import ActingRoute, AuditedRoute
 from vllm_mm.api.compat.access import ForPrograms, OperatorByGet, instance, unload, unload_all, usable
-from vllm_mm.api.dependencies import Operator, Reader, Services, The, operation_id, resolve
+from vllm_mm.api.dependencies import MayEvict, MayReadLogs, Reader, Services, The, operation_id, resolve
 from vllm_mm.api.live import SSE, stream_lines
 from vllm_mm.api.log_reader import LogReader
 from vllm_mm.domain.keys import Key
@@ -76,13 +76,13 @@ class _BelowModels(AuditedRoute):
         return (Match.NONE, {}) if any(n == "unload" or n.startswith("unload/") for n in names) else found
 
 
-async def unload_one(the: The, key: Operator, model: str) -> Response:
+async def unload_one(the: The, key: MayEvict, model: str) -> Response:
     """Let its requests finish, then stop its engine."""
     await unload(the, model, key)
     return PlainTextResponse(_DONE)
 
 
-async def unload_these(the: The, key: Operator) -> Response:
+async def unload_these(the: The, key: MayEvict) -> Response:
     """As `GET /unload`."""
     await unload_all(the, key)
     return PlainTextResponse(_DONE)
@@ -96,7 +96,7 @@ for _path, _endpoint in (("", unload_these), ("/{model:path}", unload_one)):
 
 
 @router.get("/logs", name="llama_swap_logs")
-async def logs(the: The, key: Reader) -> Response:
+async def logs(the: The, key: MayReadLogs) -> Response:
     """The last lines of every engine's log, the model in front of each."""
     reader = _reader(the, key, "")
     try:
@@ -108,7 +108,7 @@ async def logs(the: The, key: Reader) -> Response:
 @router.get("/logs/stream", name="llama_swap_logs_stream")
 @router.get("/logs/stream/{model:path}", name="llama_swap_logs_stream_of")
 @router.get("/logs/streamSSE", name="llama_swap_logs_events")
-async def logs_stream(the: The, key: Reader, request: Request, model: str = "") -> Response:
+async def logs_stream(the: The, key: MayReadLogs, request: Request, model: str = "") -> Response:
     """The same, and then what comes: of all models (`upstream` means that too), or of one."""
     events = request.url.path.endswith("SSE")
     reader = _reader(the, key, "" if model == "upstream" else model)

@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from vllm_mm.api.auditing import AuditedRoute
 from vllm_mm.api.compat.access import Lister, instance, load, unload, usable
-from vllm_mm.api.dependencies import Operator, Reader, Services, The, operation_id, resolve
+from vllm_mm.api.dependencies import Operator, Reader, Services, The, operation_id, require_act, resolve
 from vllm_mm.domain.errors import BadRequest, UnknownModel
+from vllm_mm.domain.keys import Right
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import ModelSpec, Task
 
@@ -90,6 +91,7 @@ async def ask(the: The, key: Operator, body: AskIn) -> dict[str, Any]:
             "connection of the kind OpenAI, with the address of this server and /v1)."
         )
     away = str(body.keep_alive).strip() in {"0", "0.0", "0s", "0m", "0h"}
+    require_act(key, *((Right.EVICT,) if away else (Right.LOAD, Right.EVICT)))
     await (unload(the, body.asked, key) if away else load(the, body.asked, key))
     return {
         "model": body.asked,

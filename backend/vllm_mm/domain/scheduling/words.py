@@ -29,6 +29,8 @@ class Ticket:
     """Its key's share of a model's slots, beside other keys that wait for the same model: twice the weight, twice the slots."""
     evicts: bool = True
     """Others may be told to go for it. False where its key may not have that: it waits for room that nobody else holds."""
+    loads: bool = True
+    """A model may be started or woken for it. False where its key may not have that: it is refused where that would be needed."""
     live: bool = False
     """It is for a session with somebody at the other end, which is never frozen: it ends where others would stand still."""
 

@@ -23,6 +23,7 @@ from vllm_mm.engine.endings import Ending
 from vllm_mm.engine.lease import Lease, LeaseGate
 from vllm_mm.engine.leasing import Leasing, Looking
 from vllm_mm.engine.lending import messages as say
+from vllm_mm.engine.lending.limits import Asking
 from vllm_mm.engine.wire import InferenceChannel
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class Borrower:
 
     def __init__(self, wire: Wire, clock: Clock, heard: Heard) -> None:
         self.catalog = Catalog()
+        self.limits: Final = Asking(wire, clock)
         self._wire = wire
         self._clock = clock
         self._heard = heard
@@ -295,6 +297,8 @@ class Borrower:
                 found = self._heard.cancel(message.request, message.cause)
                 self.flush()
                 self._wire.send(say.Cancelled(message.number, found))
+            case say.Entered():
+                self.limits.heard(message)
             case say.Setup() | say.End():
                 pass  # its process's business
 

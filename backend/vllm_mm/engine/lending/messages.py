@@ -9,6 +9,7 @@ from vllm_mm.domain import errors
 from vllm_mm.domain.errors import MMError
 from vllm_mm.domain.keys import Key
 from vllm_mm.domain.launches import Address
+from vllm_mm.domain.limits import Refusal, Standing
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
@@ -60,6 +61,22 @@ class Ack(_Message, frozen=True):
     """The message with that number was obeyed."""
 
     number: int
+
+
+class Enter(_Message, frozen=True):
+    """A request of a key with limits that is expected to use so many tokens wants to be let in."""
+
+    place: str
+    key: str
+    tokens: int
+
+
+class Leave(_Message, frozen=True):
+    """It is over, and used so many tokens, where that is known."""
+
+    place: str
+    tokens: int | None
+    device_seconds: float
 
 
 class Follow(_Message, frozen=True):
@@ -139,6 +156,14 @@ class Keys(_Message, frozen=True):
     keys: list[Key]
 
 
+class Entered(_Message, frozen=True):
+    """A request is let in, or not; and how its key stands."""
+
+    place: str
+    refusal: Refusal | None
+    standing: Standing | None
+
+
 class Lent(_Message, frozen=True):
     """The ticket has its lease, and `count - 1` more are lent."""
 
@@ -212,8 +237,10 @@ class End(_Message, frozen=True):
     """Accept no more, finish what runs, then end."""
 
 
-Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Suspect | Learned | Cancelled
-Down = Setup | Models | States | Keys | Learned | Lent | Refused | Recall | Freeze | Revoke | Wait | Cancel | End
+Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Suspect | Learned | Cancelled | Enter | Leave
+Down = (
+    Setup | Models | States | Keys | Learned | Lent | Refused | Recall | Freeze | Revoke | Wait | Cancel | End | Entered
+)
 
 _KINDS: Final[Mapping[str, type[MMError]]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, MMError)

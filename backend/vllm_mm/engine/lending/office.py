@@ -20,6 +20,8 @@ from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.lending import messages as say
+from vllm_mm.engine.lending.following import Followed
+from vllm_mm.engine.lending.limits import Limiting, Places
 from vllm_mm.engine.manager import ProcessManager
 
 log = logging.getLogger(__name__)
@@ -28,8 +30,6 @@ LOOK_EVERY: Final = 30.0
 """Seconds after which a worker is asked for a sign of life."""
 MOST: Final = 8
 """Leases that a worker is lent at most beyond the one that it asked for."""
-TELL_EVERY: Final = 0.5
-"""Seconds between two words about a wait that somebody follows."""
 
 
 class Wire(Protocol):
@@ -70,8 +70,17 @@ class _Holding:
 class Office:
     """One for the controller. `workers`: how many there are meant to be."""
 
-    def __init__(self, manager: ProcessManager, clock: Clock, workers: int, told: Told, patience: float = 10.0) -> None:
-        """`patience`: seconds in which a worker has to answer before it is ended."""
+    def __init__(
+        self,
+        manager: ProcessManager,
+        clock: Clock,
+        workers: int,
+        told: Told,
+        patience: float = 10.0,
+        limits: Limiting | None = None,
+    ) -> None:
+        """`patience`: seconds in which a worker has to answer before it is ended. `limits`: who knows how much keys may use."""
+        self.limits: Final = limits
         self.manager: Final = manager
         self.clock: Final = clock
         self.workers: Final = workers
@@ -198,14 +207,14 @@ class Seat:
         self._clock = office.clock
         self._holdings: dict[str, _Holding] = {}
         self._waiting: dict[str, asyncio.Task[None]] = {}
-        self._followed: dict[str, Ticket] = {}
+        self._followed = Followed(wire, office.manager, office.clock)
         self._number = 0
         self._unanswered: deque[tuple[int, str, float]] = deque()
         """Number, model, deadline of what the worker has not answered."""
         self._settling: list[tuple[str, asyncio.Future[None]]] = []
         self._overdue: Timer | None = None
-        self._teller: Timer | None = None
         self._reads: dict[str, int] = {}
+        self._places = Places(wire, office.limits)
         self._gone = False
         self._cancels: dict[int, asyncio.Future[bool]] = {}
         self._looker = self._clock.call_at(self._clock.now() + LOOK_EVERY, self._look)
@@ -237,10 +246,14 @@ class Seat:
                 if asked is not None and not asked.done():
                     asked.set_result(message.found)
             case say.Follow():
-                self._follow(message)
+                self._followed.follow(message)
             case say.Learned():
                 self._office.learned(message, self)
                 self._office.told.learned(message.fingerprint, message.route, message.generation)
+            case say.Enter():
+                self._places.enter(message)
+            case say.Leave():
+                self._places.leave(message)
             case say.Serves():
                 self.serves = True
             case say.Hello():
@@ -252,11 +265,13 @@ class Seat:
         self._gone = True
         if self in self._office.seats:
             self._office.seats.remove(self)
-        for timer in (self._overdue, self._teller, self._looker):
+        self._followed.end()
+        for timer in (self._overdue, self._looker):
             if timer is not None:
                 timer.cancel()
         for task in tuple(self._waiting.values()):
             task.cancel()
+        self._places.end()
         had = 0
         for holding in self._holdings.values():
             leases, holding.leases = holding.leases, []
@@ -422,27 +437,3 @@ class Seat:
         if message.lost:
             office.counts.lost += message.lost
             office.told.lost(message.lost)
-
-    # How a wait goes
-
-    def _follow(self, message: say.Follow) -> None:
-        if message.on:
-            self._followed[message.ticket] = Ticket(message.ticket, message.model, 0.0, 0.0)
-            self._tell_waits()
-        else:
-            self._followed.pop(message.ticket, None)
-
-    def _tell_waits(self) -> None:
-        """Now, and again while anybody asks."""
-        if self._teller is not None:
-            self._teller.cancel()
-            self._teller = None
-        for ticket in tuple(self._followed.values()):
-            try:
-                wait = self._manager.wait_info(ticket)
-            except MMError:
-                del self._followed[ticket.id]
-                continue
-            self.wire.send(say.Wait(ticket.id, wait.position, wait.phase, wait.percent, wait.eta_s))
-        if self._followed:
-            self._teller = self._clock.call_at(self._clock.now() + TELL_EVERY, self._tell_waits)
