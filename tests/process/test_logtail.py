@@ -199,6 +199,19 @@ async def test_a_large_file_is_rotated_in_place(tmp_path: Path) -> None:
     assert (tmp_path / "m.log.1").read_text().splitlines() == written[-60:]
 
 
+async def test_so_many_old_files_are_kept_as_are_wanted(tmp_path: Path) -> None:
+    """The latest is `.1`; the oldest goes."""
+    path, clock = tmp_path / "m.log", FakeClock()
+    tail = LogTail(path, clock, offset=0, rotate_bytes=100, old_files=3)
+    for round_ in range(5):
+        path.write_text(f"round {round_} " + "x" * 200 + "\n")
+        tail.poll()
+        await tail._rotate()
+    tail.release()
+    kept = {p.name: p.read_text().split("x")[0].strip() for p in tmp_path.iterdir() if p != path}
+    assert kept == {"m.log.1": "round 4", "m.log.2": "round 3", "m.log.3": "round 2"}
+
+
 async def test_a_file_that_somebody_truncated_is_read_from_its_beginning(rig: Rig) -> None:
     rig.write("one\ntwo\n")
     rig.tail.poll()

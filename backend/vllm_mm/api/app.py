@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -212,4 +213,6 @@ class RequestIds:
                 message = {**message, "headers": headers}
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        # What is logged meanwhile, and by what is begun meanwhile, has the id too.
+        with structlog.contextvars.bound_contextvars(request_id=number.decode()):
+            await self._app(scope, receive, send_with_id)

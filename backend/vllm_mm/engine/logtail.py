@@ -28,6 +28,7 @@ HISTORY_BYTES = 1 << 18
 LAG_BYTES = 1 << 20
 """A longer backlog is skipped."""
 ROTATE_BYTES = 16 << 20
+OLD_FILES = 1
 FAST_SECONDS = 0.05
 SLOW_SECONDS = 0.25
 QUIET_SECONDS = 5.0
@@ -83,11 +84,15 @@ class LineSplitter:
 class LogTail:
     """Reads one log file from `offset` on, for as long as it is open. All methods belong to the event loop's thread."""
 
-    def __init__(self, path: Path, clock: Clock, *, offset: int, rotate_bytes: int = ROTATE_BYTES) -> None:
+    def __init__(
+        self, path: Path, clock: Clock, *, offset: int, rotate_bytes: int = ROTATE_BYTES, old_files: int = OLD_FILES
+    ) -> None:
+        """`rotate_bytes`: size at which the file is rotated. `old_files`: so many are kept beside it."""
         self._path = path
         self._clock = clock
         self._offset = offset
         self._rotate_bytes = rotate_bytes
+        self._old_files = old_files
         self._split = LineSplitter()
         self._ring: deque[str] = deque(maxlen=RING_LINES)
         self._followers: dict[int, Callable[[str], None]] = {}
@@ -96,13 +101,16 @@ class LogTail:
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
-    def resumed(cls, path: Path, clock: Clock) -> "LogTail":
+    def resumed(
+        cls, path: Path, clock: Clock, *, rotate_bytes: int = ROTATE_BYTES, old_files: int = OLD_FILES
+    ) -> "LogTail":
         """For an engine that has been writing already: the ring starts with what is there, and nobody is called for it."""
         try:
             size = path.stat().st_size
         except OSError:
             size = 0
-        tail = cls(path, clock, offset=max(0, size - HISTORY_BYTES))
+        offset = max(0, size - HISTORY_BYTES)
+        tail = cls(path, clock, offset=offset, rotate_bytes=rotate_bytes, old_files=old_files)
         while tail.poll():
             pass
         return tail
@@ -208,9 +216,10 @@ class LogTail:
             await self._clock.sleep(FAST_SECONDS if now - last < QUIET_SECONDS else SLOW_SECONDS)
 
     async def _rotate(self) -> None:
-        """Copy and truncate: the engine keeps its descriptor, and appends at the new end. One old file is kept."""
-        old = self._path.with_name(self._path.name + ".1")
+        """Copy and truncate: the engine keeps its descriptor, and appends at the new end. The latest old file is `.1`."""
+        old = self._old(1)
         try:
+            await asyncio.to_thread(self._make_room)
             done = await asyncio.to_thread(self._copy, old, 0, True)
             # What came meanwhile is copied without leaving the loop, so that next to nothing falls between.
             while self.poll():
@@ -222,6 +231,15 @@ class LogTail:
         except OSError as error:
             _LOG.warning("cannot rotate the engine's log %s: %s", self._path, error)
             self._rotate_bytes *= 2
+
+    def _old(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _make_room(self) -> None:
+        """Each old file becomes the next older one; the oldest goes."""
+        for number in range(self._old_files - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                self._old(number).replace(self._old(number + 1))
 
     def _copy(self, target: Path, start: int, fresh: bool) -> int:
         with self._path.open("rb") as source, target.open("wb" if fresh else "ab") as out:

@@ -179,7 +179,7 @@ class Gateway:
         except MMError as error:
             self._failed(relay, error)
         except Exception as error:
-            log.exception("request %s failed", relay.id)
+            log.exception("request %s failed", relay.id, extra={"request_id": relay.id})
             self._failed(relay, error)
         finally:
             del self._running[relay.own_id]

@@ -139,7 +139,7 @@ class Realtime:
         except MMError as error:
             self._failed(session, error)
         except Exception as error:
-            log.exception("session %s failed", session.id)
+            log.exception("session %s failed", session.id, extra={"request_id": session.id})
             self._failed(session, error)
         finally:
             del self._running[session.own_id]

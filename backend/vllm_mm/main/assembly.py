@@ -139,7 +139,9 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             tell=lambda kind, data: journal.emit(kind, data=data),
         )  # fmt: skip
         launcher = WarmLauncher(
-            LocalLauncher(owner, clock), pool, lambda kind, model, data: journal.emit(kind, model=model, data=data)
+            LocalLauncher(owner, clock, log_size=settings.log.engine_size, log_files=settings.log.engine_files),
+            pool,
+            lambda kind, model, data: journal.emit(kind, model=model, data=data),
         )
         stack.push_async_callback(launcher.close)
         inference, control = real_channels()

@@ -180,6 +180,10 @@ class LogConfig(Section):
     """Least severity that is written."""
     format: Literal["text", "json"] = "text"
     """`json` writes one object per line, for log collectors."""
+    engine_size: Size = Field(default=16 * 1024**2, ge=64 * 1024)
+    """Size at which the log file of an engine is rotated."""
+    engine_files: int = Field(default=1, ge=1, le=100)
+    """Old log files that are kept of each model."""
 
 
 def _address(value: str) -> str:

@@ -2,6 +2,7 @@
 
 import httpx
 import pytest
+import structlog
 
 from admin_rig import ADMIN, READ, Admin
 
@@ -127,3 +128,17 @@ async def test_the_documentation_lists_every_route_with_types(api: Admin) -> Non
     body = document["paths"]["/api/models"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert "engine" in str(body)
     assert "$defs" not in str(document)
+
+
+async def test_what_is_logged_while_a_request_is_answered_has_its_id(
+    api: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that one finds in the log what an act of an operator led to."""
+    seen: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        api.services.queue, "entries", lambda: seen.append(structlog.contextvars.get_contextvars()) or []
+    )
+    answer = await api.client.get("/api/queue", headers={"X-Request-Id": "mine"})
+    assert answer.status_code == 200
+    assert seen == [{"request_id": "mine"}]
+    assert structlog.contextvars.get_contextvars() == {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vllm_mm.clock import Clock
 from vllm_mm.engine import children, leftovers, procfs
-from vllm_mm.engine.logtail import LogTail
+from vllm_mm.engine.logtail import OLD_FILES, ROTATE_BYTES, LogTail
 from vllm_mm.engine.ports import (
     LAUNCH_VARIABLE,
     OWNER_VARIABLE,
@@ -43,9 +43,12 @@ def become_subreaper() -> bool:
 class LocalLauncher:
     """Implements `ports.Launcher`. `owner` tells this installation's engines from those of others on the machine."""
 
-    def __init__(self, owner: str, clock: Clock) -> None:
+    def __init__(self, owner: str, clock: Clock, *, log_size: int = ROTATE_BYTES, log_files: int = OLD_FILES) -> None:
+        """`log_size`: bytes at which an engine's log is rotated; `log_files`: old ones that are kept."""
         self._owner = owner
         self._clock = clock
+        self._log_size = log_size
+        self._log_files = log_files
         if not become_subreaper():
             _LOG.info("cannot become a child subreaper: orphans of engines are left to pid 1 for reaping")
 
@@ -92,7 +95,10 @@ class LocalLauncher:
         self, plan: LaunchPlan, spawn: Callable[[int], Awaitable[tuple[int, int]]]
     ) -> tuple[int, int, Stat, LogTail]:
         plan.log.parent.mkdir(parents=True, exist_ok=True)
-        tail = LogTail(plan.log, self._clock, offset=plan.log.stat().st_size if plan.log.exists() else 0)
+        tail = LogTail(
+            plan.log, self._clock, offset=plan.log.stat().st_size if plan.log.exists() else 0,
+            rotate_bytes=self._log_size, old_files=self._log_files,
+        )  # fmt: skip
         try:
             log = os.open(plan.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
@@ -142,7 +148,7 @@ class LocalLauncher:
             os.close(pidfd)
             return None
         try:
-            tail = LogTail.resumed(record.log, self._clock)
+            tail = LogTail.resumed(record.log, self._clock, rotate_bytes=self._log_size, old_files=self._log_files)
         except OSError as error:
             _LOG.warning("%s is not adopted: its log cannot be opened: %s", record.model, error)
             os.close(pidfd)
