@@ -214,7 +214,7 @@ class World:
     def _send_away(self, body: Body, ticket: Ticket) -> None:
         """Its patience is over; most come again in time."""
         self.ended += 1
-        if body.state is not State.READY:
+        if body.state is not State.READY and ticket.evicts:
             body.returning = sent_away(body.returning_since, ticket.arrived, self.now, KEEP)
             body.returning_since = body.returning.since
         if self.rng.random() < 0.8:

@@ -37,6 +37,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/control/test_wishes.py::test_a_pinned_model_that_no_launch_can_be_made_of_is_refused_once",),
     ),
     Mutant(
+        "rights-by-coming-again", "who may not have others go makes a model overdue by coming again and again",
+        "backend/vllm_mm/engine/queue.py", " and reason is not Reason.SLOTS and ticket.evicts:", " and reason is not Reason.SLOTS:",
+        ("tests/unit/manager/test_queue.py::test_nobody_goes_for_who_may_not_have_that",),
+    ),
+    Mutant(
         "who-left-is-forgotten", "who left unserved is not remembered",
         "backend/vllm_mm/engine/queue.py", "            self._returning[ticket.model] = known\n", "",
         ("tests/unit/manager/test_queue.py::test_who_has_little_patience_and_comes_again_is_served_in_the_end",),

@@ -225,7 +225,8 @@ class InferenceQueue:
         expected = f" It is expected in {eta:.0f} s." if eta else ""
         reason, sentence = split(lane.why) if lane is not None else (None, "")
         why = f" ({sentence.rstrip('.')})" if sentence else ""
-        if lane is not None and reason is not Reason.SLOTS:  # who waits for a slot has had its load
+        # Who waits for a slot has had its load, and without the right to have others go nobody ages.
+        if lane is not None and reason is not Reason.SLOTS and ticket.evicts:
             keep = self._policy.rules.max_wait + RETRY_MAX
             known = sent_away(lane.returning_since, ticket.arrived, self._clock.now(), keep)
             self._returning[ticket.model] = known

@@ -145,3 +145,26 @@ async def test_requests_that_need_not_wait_count_as_asking() -> None:
         await w.clock.settle()
         assert [t.done() for t in tasks] == [False, False, True, True]
         assert "are kept for others" in str(tasks[2].exception())
+
+
+async def test_nobody_goes_for_who_may_not_have_that() -> None:
+    """It waits beside an idle model that fills the device, without an ETA, and is told why when its patience is over. That it waited makes
+    nobody overdue who comes after it; for one who may, the idle model goes, and it shares that load."""
+    async with world(model("a", 20), model("b", 20), policy=IMPATIENT) as w:
+        await w.ready("a")
+        for _ in range(9):
+            asked = asyncio.create_task(get(w, replace(w.ticket("b", wait=10.0), evicts=False)))
+            await w.clock.advance(5.0)
+            assert w.manager.expected("b") is None
+            await w.clock.advance(5.0)
+            error = asked.exception()
+            assert isinstance(error, StillLoading)
+            assert (error.reason, error.retry_after) == (Reason.RIGHTS, 30.0)
+        assert w.manager.require("a").state is State.READY
+        async with w.manager.lease(w.ticket("a")):
+            asked = asyncio.create_task(get(w, replace(w.ticket("b", wait=100.0), evicts=False)))
+            other = asyncio.create_task(get(w, w.ticket("b", wait=100.0)))
+            await w.clock.advance(19.0)
+            assert w.manager.require("a").state is State.READY, "what others waited is not its claim"
+        await w.clock.advance(2.0)
+        assert (asked.result(), other.result()) == ("b", "b")
