@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +25,9 @@ from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.in_force import InForce
 from vllm_mm.control.profiles import Profiles
+from vllm_mm.control.pulls import Pulls
 from vllm_mm.control.schedules import Schedules
+from vllm_mm.control.weights import Weights
 from vllm_mm.domain.keys import Key, Scope, digest
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -109,9 +112,10 @@ async def admin(
     engines: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
     check: CheckArguments = no_check,
+    hub: str = "http://127.0.0.1:1",
     **changes: Any,
 ) -> AsyncIterator[Admin]:
-    """`engines`: what `fakes_engine.world` takes; `check`: what engines say of arguments; `changes`: settings by dotted key."""
+    """`engines`: what `fakes_engine.world` takes; `check`: what engines say of arguments; `hub`: where weights come from; `changes`: settings by dotted key."""
     overrides = {"paths.data_dir": str(tmp / "data"), **changes}
     loaded = load_with_places(overrides=overrides, cwd=tmp)
     configured = loaded.settings
@@ -132,6 +136,8 @@ async def admin(
         limits = LimitBook(it.clock, UsageHours(database, RealClock()).spent)
         keys = keyring(it.clock)
         keys.on_replace = limits.use
+        environment = {"PATH": os.environ["PATH"], "HF_HOME": str(tmp / "hf"), "HF_ENDPOINT": hub}
+        pulls = Pulls(environment, it.journal, RealClock())
         services = Services(
             manager=it.manager,
             queue=it.queue,
@@ -147,6 +153,8 @@ async def admin(
                 check,
             ),
             declarations=Declarations(in_force, it.manager, it.queue, stored, RealClock(), check),
+            pulls=pulls,
+            weights=Weights(environment, lambda: it.manager.catalog, stored, pulls, it.journal, RealClock()),
             profiles=Profiles(in_force, it.manager, ActiveProfileStore(database), it.journal, it.clock, None),
             journal=journal,
             launches=Launches(database, RealClock()),
@@ -176,6 +184,7 @@ async def admin(
                 made.client = client
                 yield made
         finally:
+            await pulls.close()
             following.cancel()
             lending.cancel()
             await services.audit.close()

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import typer
 from fastapi import Request
@@ -89,8 +90,9 @@ def chat_stub(api: Admin) -> None:
 
 
 @contextlib.asynccontextmanager
-async def cli(tmp: Path, *specs: ModelSpec) -> AsyncIterator[Cli]:
-    async with admin(tmp, *specs) as api:
+async def cli(tmp: Path, *specs: ModelSpec, **more: Any) -> AsyncIterator[Cli]:
+    """`more`: as `admin` takes it."""
+    async with admin(tmp, *specs, **more) as api:
         chat_stub(api)
         async with serving(api.app) as url:
             passing = asyncio.get_running_loop().create_task(_passing(api.world))

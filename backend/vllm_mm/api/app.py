@@ -28,6 +28,7 @@ from vllm_mm.api import (
     live,
     models,
     profiles,
+    pulls,
     replay,
     session,
     usage,
@@ -87,6 +88,7 @@ def create_app(services: Services) -> FastAPI:
         ollama,
         config,
         profiles,
+        pulls,
     ):
         # Not include_router: that builds each route a second time, at its first request and on the event loop (half a second).
         app.router.routes.extend(part.router.routes)

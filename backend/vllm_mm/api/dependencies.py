@@ -17,9 +17,11 @@ from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.in_force import InForce
 from vllm_mm.control.profiles import Profiles
+from vllm_mm.control.pulls import Pulls
 from vllm_mm.control.readahead import ReadAheadView
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.control.webhooks import Webhooks
+from vllm_mm.control.weights import Weights
 from vllm_mm.domain.errors import Forbidden
 from vllm_mm.domain.keys import Key, Right, Scope
 from vllm_mm.domain.specs import ModelSpec
@@ -65,6 +67,8 @@ class Services:
     configuration: Configuration
     declarations: Declarations
     profiles: Profiles
+    pulls: Pulls
+    weights: Weights
     journal: Journal
     launches: Launches
     ledger: Ledger

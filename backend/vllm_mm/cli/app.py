@@ -22,6 +22,7 @@ from vllm_mm.cli import (
     simulate,
     usage,
     watch,
+    weights,
 )
 from vllm_mm.cli.options import Serve
 from vllm_mm.cli.server import DEFAULT_URL, Server
@@ -59,6 +60,7 @@ def build(serve: Serve) -> typer.Typer:
     bench.add_to(app)
     models.add_to(app)
     declarations.add_to(app)
+    weights.add_to(app)
     watch.add_to(app)
     devices.add_to(app)
     app.add_typer(keys.app(), name="keys")

@@ -138,6 +138,18 @@ class ResponseOutOfReach(Unavailable):
     code = "response_out_of_reach"
 
 
+class NoDiskRoom(MMError):
+    """The disk has no room for what is to come; the message gives the sums."""
+
+    code = "no_disk_room"
+
+
+class HubUnreachable(Unavailable):
+    """The hub that weights come from does not answer, or not to the end."""
+
+    code = "hub_unreachable"
+
+
 class QueueFull(Unavailable):
     code = "queue_full"
     because = Reason.QUEUE_FULL

@@ -35,7 +35,7 @@ def model_folder(spec: ModelSpec, environment: Mapping[str, str]) -> Path | None
     if not _REPOSITORY.fullmatch(name):
         return None
     repository = hub(spec, environment) / f"models--{name.replace('/', '--')}"
-    revision = _argument(spec, "revision") or "main"
+    revision = argument(spec, "revision") or "main"
     with contextlib.suppress(OSError):  # a commit's own name, or nothing there
         revision = (repository / "refs" / revision).read_text().strip()
     snapshot = repository / "snapshots" / revision
@@ -44,7 +44,7 @@ def model_folder(spec: ModelSpec, environment: Mapping[str, str]) -> Path | None
 
 def hub(spec: ModelSpec, environment: Mapping[str, str]) -> Path:
     """As huggingface_hub finds its cache (huggingface_hub/constants.py), or vLLM's --download-dir."""
-    if directory := _argument(spec, "download-dir"):
+    if directory := argument(spec, "download-dir"):
         return Path(directory)
     if directory := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(directory)
@@ -54,7 +54,14 @@ def hub(spec: ModelSpec, environment: Mapping[str, str]) -> Path:
     return Path(cache) / "huggingface" / "hub"
 
 
-def _argument(spec: ModelSpec, name: str) -> str:
+def repository_of(spec: ModelSpec) -> str | None:
+    """The id on the hub that its weights come from; None for a folder or a file of this machine. Blocking: looks for those."""
+    name = spec.model or spec.id
+    return name if _REPOSITORY.fullmatch(name) and not Path(name).exists() else None
+
+
+def argument(spec: ModelSpec, name: str) -> str:
+    """The text of one of its arguments, by vLLM's own name; empty where it has none."""
     for key, value in spec.args.items():
         if key.lstrip("-").replace("_", "-") == name and isinstance(value, str):
             return value

@@ -27,10 +27,12 @@ from vllm_mm.control.device_leases import DeviceLeases
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.in_force import InForce
 from vllm_mm.control.profiles import Profiles
+from vllm_mm.control.pulls import Pulls
 from vllm_mm.control.readahead import ReadAhead
 from vllm_mm.control.readings import Readings
 from vllm_mm.control.schedules import Schedules
 from vllm_mm.control.warmup import Warmup
+from vllm_mm.control.weights import Weights
 from vllm_mm.domain.audit import Entry
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.events import Event
@@ -260,13 +262,16 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
 
         flags = FlagBook(data_dir / "flags", places.environment, clock)
         stack.callback(flags.close)
+        pulls = Pulls(places.environment, journal, clock)
+        stack.push_async_callback(pulls.close)
+        weights = Weights(places.environment, lambda: manager.catalog, models, pulls, journal, clock)
         configuration = Configuration(loaded, read, in_force, manager, models, journal, clock, flags.check)
         webhooks, poster = await webhooks_of(settings, database, clock)
         stack.push_async_callback(poster.close)
         if webhooks.any:
             metrics.registry.register(WebhookMetrics(webhooks))
         services = Services(
-            manager=manager, queue=queue, in_force=in_force, configuration=configuration, profiles=profiles,
+            manager=manager, queue=queue, in_force=in_force, configuration=configuration, profiles=profiles, pulls=pulls, weights=weights,
             declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,

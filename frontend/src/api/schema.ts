@@ -1026,6 +1026,96 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/pulls": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Pulls
+         * @description Those that run or wait, and the last that are over; the latest first.
+         */
+        get: operations["list_pulls"];
+        put?: never;
+        /**
+         * Start Pull
+         * @description Download the weights of a model. The answer comes when the hub has said what there is to come: an id that is not there is 404,
+         *     one that is gated or a server that is offline 409, no room on the disk 507, no hub 503, and then nothing was downloaded. One after the
+         *     other; what was broken off is gone on with.
+         */
+        post: operations["start_pull"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/pulls/{pull}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Pull
+         * @description How far it is.
+         */
+        get: operations["get_pull"];
+        put?: never;
+        post?: never;
+        /**
+         * Cancel Pull
+         * @description End it. What has come stays on the disk for the next try.
+         */
+        delete: operations["cancel_pull"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/weights": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Weights
+         * @description What lies in the caches of Hugging Face that engines here use, and who uses it.
+         */
+        get: operations["list_weights"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/weights/prune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Prune Weights
+         * @description Delete weights from the disk: never those that a declared model uses, or that are being downloaded.
+         */
+        post: operations["prune_weights"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1184,6 +1274,18 @@ export interface components {
          * @enum {string}
          */
         By: "key" | "session" | "proxy" | "none";
+        /** CacheOut */
+        CacheOut: {
+            /** Path */
+            path: string;
+            /**
+             * Free
+             * @description Bytes of its disk.
+             */
+            free: number;
+            /** Total */
+            total: number;
+        };
         /**
          * CachedWeightsOut
          * @description The weights of one model. Bytes.
@@ -1716,6 +1818,13 @@ export interface components {
             pending: boolean;
             /** Idle S */
             idle_s: number | null;
+        };
+        /** KeptOut */
+        KeptOut: {
+            /** Repo */
+            repo: string;
+            /** Why */
+            why: string;
         };
         /** KeyIn */
         KeyIn: {
@@ -2318,6 +2427,105 @@ export interface components {
              */
             eta_s: number | null;
         };
+        /** PruneIn */
+        PruneIn: {
+            /**
+             * Repos
+             * @description Only these; null means all that no declared model uses, and of the others what downloads left behind.
+             */
+            repos?: string[] | null;
+        };
+        /** PrunedOut */
+        PrunedOut: {
+            /**
+             * Applied
+             * @description False for a dry run.
+             */
+            applied: boolean;
+            /** Removed */
+            removed: components["schemas"]["RemovedOut"][];
+            /**
+             * Freed
+             * @description Bytes.
+             */
+            freed: number;
+            /**
+             * Kept
+             * @description What was asked for and stays.
+             */
+            kept: components["schemas"]["KeptOut"][];
+        };
+        /** PullIn */
+        PullIn: {
+            /**
+             * Model
+             * @description Id or alias of a declared model, or an id on the hub.
+             */
+            model: string;
+            /**
+             * Revision
+             * @description A branch, a tag or a commit; null means what the model's arguments say, else `main`.
+             */
+            revision?: string | null;
+        };
+        /**
+         * PullOut
+         * @description A download. Sizes in bytes, moments as Unix seconds.
+         */
+        PullOut: {
+            /** Id */
+            id: string;
+            /** Repo */
+            repo: string;
+            /** Revision */
+            revision: string;
+            state: components["schemas"]["PullState"];
+            /**
+             * File
+             * @description The one that comes now.
+             */
+            file: string;
+            /** Files */
+            files: number;
+            /**
+             * Total
+             * @description Null until the hub has said it.
+             */
+            total: number | null;
+            /**
+             * Done
+             * @description What was there before included.
+             */
+            done: number;
+            /**
+             * Rate
+             * @description Bytes a second.
+             */
+            rate: number | null;
+            /** Eta S */
+            eta_s: number | null;
+            /**
+             * Reason
+             * @description Why it failed, or who cancelled it.
+             */
+            reason: string;
+            /**
+             * Path
+             * @description The folder that an engine loads, once it is whole.
+             */
+            path: string;
+            /** By */
+            by: string;
+            /** Asked At */
+            asked_at: number;
+            /** Ended At */
+            ended_at: number | null;
+        };
+        /**
+         * PullState
+         * @enum {string}
+         */
+        PullState: "waiting" | "looking" | "downloading" | "done" | "failed" | "cancelled";
         /** QueueEntryOut */
         QueueEntryOut: {
             /** Ticket */
@@ -2438,6 +2646,41 @@ export interface components {
             at_restart: string[];
             /** Warnings */
             warnings: string[];
+        };
+        /** RemovedOut */
+        RemovedOut: {
+            /** Repo */
+            repo: string;
+            /** Cache */
+            cache: string;
+            /** Freed */
+            freed: number;
+        };
+        /** RepositoryOut */
+        RepositoryOut: {
+            /** Repo */
+            repo: string;
+            /** Cache */
+            cache: string;
+            /**
+             * Size
+             * @description Bytes on the disk, parts of files included.
+             */
+            size: number;
+            /**
+             * Partial
+             * @description Of these, parts of files of downloads that were not finished.
+             */
+            partial: number;
+            /** Changed At */
+            changed_at: number;
+            /**
+             * Used By
+             * @description Declared models that name it in any place.
+             */
+            used_by: string[];
+            /** Downloading */
+            downloading: boolean;
         };
         /**
          * RequestOut
@@ -3034,6 +3277,16 @@ export interface components {
              * @description Why the latest try came to nothing; empty when it did not.
              */
             problem: string;
+        };
+        /** WeightsOut */
+        WeightsOut: {
+            /** Caches */
+            caches: components["schemas"]["CacheOut"][];
+            /**
+             * Repositories
+             * @description The largest first.
+             */
+            repositories: components["schemas"]["RepositoryOut"][];
         };
         /**
          * ZygoteOut
@@ -8379,6 +8632,414 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ActivatedOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_pulls: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PullOut"][];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    start_pull: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PullIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PullOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_pull: {
+        parameters: {
+            query?: {
+                /** @description Seconds to wait for its end. */
+                wait?: number;
+            };
+            header?: never;
+            path: {
+                pull: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PullOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    cancel_pull: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                pull: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PullOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_weights: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WeightsOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    prune_weights: {
+        parameters: {
+            query?: {
+                /** @description Check everything and say what would change, and change nothing. */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PruneIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PrunedOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */

@@ -18,7 +18,7 @@ from vllm_mm.gateway.routes import RESPONSES, ROUTES, Form
 EXPECTED = {
     "BadRequest": 400, "PayloadTooLarge": 413, "RequestTooSlow": 408, "UnsupportedEncoding": 415, "UnknownModel": 404, "UnknownRoute": 404, "NotFound": 404, "Unauthorized": 401, "Forbidden": 403,
     "RateLimited": 429, "BudgetSpent": 429, "Conflict": 409, "Unavailable": 503, "QueueFull": 503, "StillLoading": 503, "TornDown": 503, "StartFailed": 503,
-    "NoRoom": 503, "ShuttingDown": 503, "UpstreamDied": 502, "UpstreamTimeout": 504, "UpstreamStalled": 504, "RequestCut": 503, "RequestCancelled": 410, "Outdated": 412, "ConfigError": 400, "MMError": 500,
+    "NoRoom": 503, "ShuttingDown": 503, "UpstreamDied": 502, "UpstreamTimeout": 504, "UpstreamStalled": 504, "RequestCut": 503, "RequestCancelled": 410, "Outdated": 412, "NoDiskRoom": 507, "HubUnreachable": 503, "ConfigError": 400, "MMError": 500,
     "SessionExpired": 504, "UpgradeRefused": 502, "ResponseGone": 404, "ResponseOutOfReach": 503,
 }  # fmt: skip
 KINDS = {n: k for n, k in vars(errors).items() if inspect.isclass(k) and issubclass(k, errors.MMError)}
