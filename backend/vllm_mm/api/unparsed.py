@@ -10,31 +10,33 @@ from vllm_mm.gateway.routes import Form
 
 
 class LargeBody:
-    """A body that is read straight into its place: no copy by the parser, none to join the pieces."""
+    """A body that is read straight into its place: no copy by the parser, none to join the pieces. It takes memory as it comes, for whoever
+    announces much may send nothing of it."""
 
-    __slots__ = ("buffer", "filled")
+    __slots__ = ("_size", "buffer")
 
     def __init__(self, size: int, pieces: Iterable[bytes]) -> None:
         """`pieces`: what the parser has of it already."""
-        self.buffer = bytearray(size)
-        self.filled = 0
+        self.buffer = bytearray()
+        self._size = size
         for piece in pieces:
             self.fill(piece)
 
     @property
+    def filled(self) -> int:
+        return len(self.buffer)
+
+    @property
     def complete(self) -> bool:
-        return self.filled == len(self.buffer)
+        return len(self.buffer) == self._size
 
     def fill(self, data: bytes) -> bytes:
         """Takes what belongs to the body; returns what belongs to the next request."""
-        end = self.filled + len(data)
-        if end <= len(self.buffer):
-            self.buffer[self.filled : end] = data
-            self.filled = end
+        room = self._size - len(self.buffer)
+        if len(data) <= room:
+            self.buffer += data
             return b""
-        room = len(self.buffer) - self.filled
-        self.buffer[self.filled :] = memoryview(data)[:room]
-        self.filled += room
+        self.buffer += memoryview(data)[:room]
         return data[room:]
 
 
