@@ -16,6 +16,7 @@ from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import NoPlacement, gib
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import Journal
+from vllm_mm.store.failures import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,9 @@ class DeviceLeases:
         while True:
             try:
                 await self._turn()
-            except Exception:  # the database: the next turn may be luckier
+            except DatabaseUnavailable as error:  # the next turn may be luckier
+                log.warning("leases on device memory cannot be written down: %s", error.message)
+            except Exception:
                 log.exception("looking after the leases on device memory failed")
             busy = self._comebacks or any(lease.stage is Stage.ASKED for lease in self._leases.values())
             await self._clock.sleep(LOOK_EVERY if busy else IDLE_EVERY)

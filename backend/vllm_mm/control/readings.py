@@ -13,6 +13,7 @@ from vllm_mm.engine.footprints.sample import sample
 from vllm_mm.engine.instance import ModelInstance
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import Inventory, LaunchStore
+from vllm_mm.store.failures import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,9 @@ class Readings:
         while True:
             try:
                 await self.look()
-            except Exception:  # the database, /proc, a driver: the next round may be luckier
+            except DatabaseUnavailable as error:  # what was learned is learned again in the next round
+                log.warning("what the devices say cannot be written down: %s", error.message)
+            except Exception:  # /proc, a driver: the next round may be luckier
                 log.exception("reading the devices failed")
             await self._pause()
 

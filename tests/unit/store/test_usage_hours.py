@@ -184,6 +184,33 @@ async def test_sums_outlive_their_rows(database: Database) -> None:
         await asyncio.sleep(0.001)
 
 
+async def test_rows_that_come_meanwhile_are_not_deleted(database: Database) -> None:
+    """Old rows that were written after the adding up, as those that had to wait for a database that was away, are for the next round."""
+    clock = FakeClock()
+    ledger, usage = Ledger(database, lambda m: PRICES[m]), UsageHours(database, clock)
+    journal = await Journal.open(database, clock)
+    retention = Retention(
+        database, journal, Audit(database, clock), usage, RetentionConfig(requests=1.0, max_requests=None, usage=None), clock
+    )  # fmt: skip
+    known = rows(5, 10)
+    await ledger.add(known)
+    roll_up = usage.roll_up
+
+    async def and_then_more() -> int:
+        count = await roll_up()
+        await ledger.add(rows(6, 10))
+        return count
+
+    usage.roll_up = and_then_more  # type: ignore[method-assign]
+    assert await retention._requests(clock.wall()) == 10
+    usage.roll_up = roll_up  # type: ignore[method-assign]
+    await agree(usage, [*known, *rows(6, 10)], ALL)
+    closing = asyncio.create_task(journal.close())
+    while not closing.done():
+        await clock.advance(0.1)
+        await asyncio.sleep(0.001)
+
+
 async def test_a_report_is_restricted(database: Database) -> None:
     """By key, by model, by hours of which the last is not included; names and times as people read them."""
     ledger, usage = Ledger(database), UsageHours(database, FakeClock())
