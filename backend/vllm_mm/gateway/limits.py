@@ -17,6 +17,8 @@ from vllm_mm.gateway.ports import Gate, Headers
 Spending: TypeAlias = Callable[[float, float], Awaitable[Mapping[str, Spent]]]
 """What each key has used from the one moment to before the other (Unix time), by the request ledger."""
 _PER_MINUTE: Final = frozenset({Limit.CONCURRENCY, Limit.REQUESTS, Limit.TOKENS})
+AGAIN: Final = 3600.0
+"""Seconds for which a spent budget is not told again."""
 _MOST: Final = 10**9
 """Tokens; what is said beyond that is taken for it."""
 
@@ -37,6 +39,10 @@ class LimitBook:
         self._clock = clock
         self._spending = spending
         self.book: Final = Book()
+        self.on_over_budget: Callable[[str, Refusal], object] | None = None
+        """Told, if set, the id of a key that has used up a budget, at its first refusal of a day or month."""
+        self._told: dict[tuple[str, Limit], float] = {}
+        """When each budget that was told is there again; Unix time."""
 
     def use(self, keys: Iterable[Key]) -> None:
         """All keys, from now on."""
@@ -58,7 +64,17 @@ class LimitBook:
         """As `enter`."""
         now, wall = self._clock.now(), self._clock.wall()
         refusal = self.book.enter(place, key, tokens, now, wall)
+        if refusal is not None and refusal.limit not in _PER_MINUTE:
+            self._tell(key, refusal, wall)
         return Told(refusal, self.book.standing(key, now, wall))
+
+    def _tell(self, key: str, refusal: Refusal, wall: float) -> None:
+        """Once until the budget is there again, and at most once in `AGAIN`: at its edge a small request may still fit."""
+        if self.on_over_budget is None or wall < self._told.get((key, refusal.limit), 0.0):
+            return
+        self._told = {k: until for k, until in self._told.items() if until > wall}
+        self._told[key, refusal.limit] = wall + max(refusal.retry_after, AGAIN)
+        self.on_over_budget(key, refusal)
 
     def leave(self, place: str, tokens: int | None, device_seconds: float) -> None:
         self.book.leave(place, tokens, device_seconds, self._clock.now(), self._clock.wall())

@@ -186,6 +186,10 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         ledger = Ledger(database, lambda model: rules.terms(manager.catalog, model))
         usage = UsageHours(database, clock)
         limits = LimitBook(clock, usage.spent)
+        limits.on_over_budget = lambda key, refusal: journal.emit(
+            "key.over_budget", cause=f"key {key}",
+            data={"key": key, "limit": refusal.limit.value, "reason": refusal.message, "again_in_s": refusal.retry_after},
+        )  # fmt: skip
         listeners: list[Callable[[Sequence[Key]], None]] = [limits.use]
 
         def use_keys(known: Sequence[Key]) -> None:
