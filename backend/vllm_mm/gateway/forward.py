@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_mm.clock import Clock, Timer
 from vllm_mm.domain.body_edits import splice
@@ -57,6 +57,9 @@ from vllm_mm.gateway.routes import CANCEL, GETS, RESPONSES
 from vllm_mm.gateway.rules import about_streams, apply_rules
 from vllm_mm.gateway.sniff import sniff
 from vllm_mm.gateway.stall import stalled
+
+if TYPE_CHECKING:
+    from vllm_mm.gateway.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +116,8 @@ class Gateway:
         self._captures = captures
         self.limits: Final = limits or LimitBook(clock)
         self._captured: dict[Relay, Capture] = {}
+        self.traces: Traces | None = None
+        """Told of every request, if set."""
         self.responses: Final = Responses(leases, clock, self.rules)
         self._names = Names()
         self._fingerprints = Fingerprints()
@@ -188,6 +193,8 @@ class Gateway:
             if relay.entered:
                 go_out(relay, row, self.limits)
             self._record(row)
+            if self.traces is not None:
+                self.traces.done(relay, row)
             if self._captures is not None and relay in self._captured:
                 self._captures.done(self._captured.pop(relay), row)
 
@@ -358,6 +365,8 @@ class Gateway:
         body = splice(call.body, edits) if edits else (call.body,)
         headers = [(b"x-request-id", relay.id.encode()), *head.forward]
         target = call.path + b"?" + call.query if call.query else call.path
+        if self.traces is not None:
+            headers = self.traces.sent(relay, headers)
         relay.request = request = UpstreamRequest(call.route.method, target, headers, body, call.upload)
         return request
 

@@ -1,5 +1,6 @@
 """What the server is made of: the only place where concrete classes meet. Everything else is handed what it works with."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -57,6 +58,7 @@ from vllm_mm.gateway.limits import LimitBook
 from vllm_mm.gateway.ports import Rules
 from vllm_mm.main.ears import Ears
 from vllm_mm.main.hooks import webhooks_of
+from vllm_mm.main.traces import Tracer, provider_of
 from vllm_mm.settings import Loaded, Settings
 from vllm_mm.store.audit import Audit
 from vllm_mm.store.behind import WriteBehind
@@ -252,6 +254,9 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         gateway = Gateway(
             manager, keyring, record, explain, clock, gateway_rules(settings), abilities, captures.start(), limits
         )
+        if (provider := provider_of(settings.traces, __version__)) is not None:
+            gateway.traces = tracer = Tracer(provider, clock)
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
         stack.push_async_callback(gateway.responses.background.close)
         stored = StoredResponses(database, clock, settings.limits.responses)
         gateway.responses.restore(await stored.all())

@@ -130,6 +130,7 @@ def _setup(server: Server) -> Setup:
         keep_alive=settings.server.keep_alive, grace=settings.server.shutdown_grace,
         log_level=settings.log.level, log_form=settings.log.format, missing=tuple(server.missing),
         captures=settings.captures, captured=settings.paths.data_dir / "captures",
+        traces=settings.traces,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_mm.gateway.ports import Rules
-from vllm_mm.settings import CapturesConfig
+from vllm_mm.settings import CapturesConfig, TracesConfig
 from vllm_mm.store.routes import MissingRoute
 
 
@@ -25,3 +25,4 @@ class Setup:
     captures: CapturesConfig
     captured: Path
     """The folder of captures, which the controller made."""
+    traces: TracesConfig

@@ -16,6 +16,7 @@ from typing import Final
 import uvicorn
 import uvloop
 
+from vllm_mm import __version__
 from vllm_mm.api.handing import HandingOver, misdirected, worker_protocol
 from vllm_mm.api.problems import explain
 from vllm_mm.clock import RealClock
@@ -31,6 +32,7 @@ from vllm_mm.gateway.memory import settle
 from vllm_mm.main.accepting import Acceptor, Counts, make_protocol
 from vllm_mm.main.logs import log_to_stderr
 from vllm_mm.main.setup import Setup
+from vllm_mm.main.traces import Tracer, provider_of
 from vllm_mm.store.routes import MissingRoute
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class Worker:
         self._counts = Counts(given.counts, given.workers)
         self._keyring: Keyring | None = None
         self._captures: CaptureBook | None = None
+        self._tracer: Tracer | None = None
         self._abilities = Abilities()
         self._server: _Server | None = None
         self._gateway: Gateway | None = None
@@ -68,6 +71,8 @@ class Worker:
         self._borrower.flush()
         if self._captures is not None:
             await self._captures.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         self._closed = True
         self._link.close()
         await asyncio.sleep(PARTING)  # ends earlier, by `_silent`
@@ -116,6 +121,8 @@ class Worker:
             self._borrower, self._keyring, self._borrower.record, explain, self._clock, setup.rules, self._abilities,
             self._captures.start(), self._borrower.limits,
         )  # fmt: skip
+        if (provider := provider_of(setup.traces, __version__)) is not None:
+            gateway.traces = self._tracer = Tracer(provider, self._clock)
         config = uvicorn.Config(
             misdirected,
             http=worker_protocol(gateway, self._hand.hand, self._lost),

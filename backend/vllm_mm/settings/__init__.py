@@ -36,6 +36,7 @@ from vllm_mm.settings.server import (
     PathsConfig,
     RetentionConfig,
     ServerConfig,
+    TracesConfig,
     WebhookConfig,
 )
 from vllm_mm.settings.units import Duration, Size, format_duration, format_size, parse_duration, parse_size
@@ -75,6 +76,7 @@ __all__ = [
     "StartConfig",
     "SwapConfig",
     "TimeoutsConfig",
+    "TracesConfig",
     "WarmConfig",
     "WebhookConfig",
     "at_restart",

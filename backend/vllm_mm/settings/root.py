@@ -27,6 +27,7 @@ from vllm_mm.settings.server import (
     RealtimeConfig,
     RetentionConfig,
     ServerConfig,
+    TracesConfig,
     WebhookConfig,
 )
 from vllm_mm.settings.units import Size
@@ -64,6 +65,7 @@ class Settings(Section, BaseSettings):
     paths: PathsConfig = Field(default_factory=PathsConfig)
     log: LogConfig = LogConfig()
     metrics: MetricsConfig = MetricsConfig()
+    traces: TracesConfig = TracesConfig()
     webhooks: tuple[WebhookConfig, ...] = ()
     """Where events are sent to."""
     devices: Devices = "auto"

@@ -217,6 +217,17 @@ class WebhookConfig(Section):
     """What it is called in `GET /api/webhooks` and in metrics; its host, when null."""
 
 
+class TracesConfig(Section):
+    """OpenTelemetry traces of requests; needs the extra `otel`."""
+
+    endpoint: Annotated[str, AfterValidator(_address)] | None = None
+    """Where spans are sent to, by OTLP over HTTP, such as `http://127.0.0.1:4318/v1/traces`; null makes none."""
+    sample: float = Field(default=1.0, ge=0, le=1)
+    """Share of the requests that are traced; where a client's `traceparent` says whether, that holds."""
+    service: str = Field(default="vllm-mm", min_length=1, max_length=100)
+    """What the server is called in traces."""
+
+
 class MetricsConfig(Section):
     enabled: Switch = True
     """Serve `/metrics`."""
