@@ -271,7 +271,7 @@ async def test_swaps_under_load_lose_no_request() -> None:
 
 
 async def test_the_end_waits_for_streams_of_all_workers_and_keys_are_revoked_at_once() -> None:
-    """A key that is made or revoked counts in both workers; SIGTERM lets the streams of both finish, refuses new connections, and
+    """A key that is made or revoked counts in both workers, and what runs for one that is revoked is cut in both; SIGTERM lets the streams of both finish, refuses new connections, and
     leaves no process; the ledger has all rows."""
     keys = {**TWO, "auth": {"mode": "keys"}}
     async with running({"a": sim(tokens_per_second=40)}, **keys) as case, contextlib.AsyncExitStack() as stack:
@@ -289,7 +289,23 @@ async def test_the_end_waits_for_streams_of_all_workers_and_keys_are_revoked_at_
             return {g.status_code for g in got} == {status}
 
         await until(lambda: all_say(200), "the new key to count everywhere")
+
+        async def cut(client: httpx.AsyncClient) -> bytes:
+            got = b""
+            asked = {**body, "max_tokens": 2000, "stream": True, "ignore_eos": True}
+            async with client.stream("POST", f"{case.url}/v1/completions", json=asked, headers=mine) as answer:
+                with pytest.raises(httpx.RemoteProtocolError):
+                    async for piece in answer.aiter_bytes():
+                        got += piece
+            return got
+
+        ends = [asyncio.create_task(cut(c)) for c in clients]
+        await case.in_flight("a", len(clients))
         await case.client.delete(f"{case.url}/api/keys/{made['id']}")
+        async with asyncio.timeout(20):
+            for got in await asyncio.gather(*ends):
+                assert b"was revoked" in got
+                assert b"[DONE]" not in got
         await until(lambda: all_say(401), "the revoked key to count nowhere", 5)
 
         async def stream(client: httpx.AsyncClient) -> bytes:
@@ -306,7 +322,8 @@ async def test_the_end_waits_for_streams_of_all_workers_and_keys_are_revoked_at_
         assert case.serving.left() == {}
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", case.serving.port), 5)
-        assert case.serving.rows("select outcome from requests where stream = 1") == [("ok",)] * 4
+        ended = sorted(case.serving.rows("select outcome from requests where stream = 1"))
+        assert ended == [("ok",)] * 4 + [("refused",)] * 4
 
 
 async def test_without_its_controller_no_worker_stays() -> None:
