@@ -137,6 +137,7 @@ async def admin(
         keys = keyring(it.clock)
         keys.on_replace = limits.use
         environment = {"PATH": os.environ["PATH"], "HF_HOME": str(tmp / "hf"), "HF_ENDPOINT": hub}
+        audit = Audit(database, RealClock())
         pulls = Pulls(environment, it.journal, RealClock())
         services = Services(
             manager=it.manager,
@@ -151,11 +152,12 @@ async def admin(
                 it.journal,
                 it.clock,
                 check,
+                audit,
             ),
             declarations=Declarations(in_force, it.manager, it.queue, stored, RealClock(), check),
             pulls=pulls,
             weights=Weights(environment, lambda: it.manager.catalog, stored, pulls, it.journal, RealClock()),
-            profiles=Profiles(in_force, it.manager, ActiveProfileStore(database), it.journal, it.clock, None),
+            profiles=Profiles(in_force, it.manager, ActiveProfileStore(database), it.journal, it.clock, None, audit),
             journal=journal,
             launches=Launches(database, RealClock()),
             ledger=Ledger(database),
@@ -169,7 +171,7 @@ async def admin(
             device_leases=DeviceLeases(it.manager, DeviceLeaseStore(database), it.journal, it.clock),
             schedules=Schedules(it.manager, clock or it.clock, configured.timezone),
             captures=CaptureBook(configured.captures, configured.paths.data_dir, RealClock()),
-            audit=Audit(database, RealClock()),
+            audit=audit,
             usage=UsageHours(database, RealClock()),
             limits=limits,
             sign_ins=SignIns(configured.auth, b"pepper", keys, it.clock, Sessions(database)),

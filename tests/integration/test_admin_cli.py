@@ -467,3 +467,47 @@ async def test_every_example_of_the_documentation_works(run: Cli) -> None:
             ring.replace(await keys.all())
         result = await run(*words, stdin=(run.cwd / stdin).read_text() if stdin else None)
         assert result.exit_code == int(code or 0), (args, result.output)
+
+
+async def test_changes_are_shown_before_they_are_made(run: Cli) -> None:
+    """Each key, the effect and the memory; a reload and a profile likewise; settings with where they were said."""
+    await run("add", "n", "--engine", "sim", "--set", "sim.weights=1GiB")
+    dry = (await run("edit", "n", "--set", "sim.weights=2GiB", "--set", "priority=3", "--dry-run")).output.splitlines()
+    assert dry[0] == "n: no restart: it does not run, and its next start is the new one"
+    assert {"  sim.weights: 1GiB -> 2GiB", "  priority: 0 -> 3"} <= set(dry)
+    assert any("footprint" in line for line in dry)
+    assert dry[-1] == "Nothing was changed: this was a dry run."
+    assert (await run("edit", "n", "--set", "priority=3")).output == "n: changed\n"
+    assert json.loads((await run("show", "n", "--json")).output)["priority"] == 3
+    nothing = await run("edit", "n")
+    assert nothing.exit_code == 2
+    assert "--set KEY=VALUE" in nothing.stderr
+    refused = await run("edit", "demo", "--set", "priority=3")
+    assert refused.exit_code == 1
+    assert "copy makes one of it" in refused.stderr
+
+    models = "models: {demo: {engine: sim, sim: {weights: 5GiB, kv_cache: 2GiB}, priority: 5}}\n"
+    file = run.cwd / "vllm-mm.yaml"
+    file.write_text("profiles: {night: {pins: [demo, nobody]}}\nserver: {port: 9}\n" + models)
+    diff = (await run("config", "diff")).output
+    assert "demo: no restart\n" in diff
+    assert "  priority: 0 -> 5" in diff
+    assert "when the server is started again: server.port" in diff
+    assert json.loads((await run("show", "demo", "--json")).output)["priority"] == 0
+    assert (await run("config", "reload")).output == diff
+    assert (await run("config", "reload")).output.startswith("no model changed\n")
+    file.write_text("models: {demo: {engin: sim}}")
+    broken = await run("config", "reload")
+    assert broken.exit_code == 1
+    assert "did you mean `engine`?" in broken.stderr
+    shown = await run("config", "show", "--server")
+    assert re.search(r"server.port +9 +vllm-mm.yaml:2 +restart", shown.output)
+    assert "the configuration was not reloaded" in shown.stderr
+
+    would = await run("profile", "use", "night", "--dry-run")
+    assert "pinned: false -> true" in would.output
+    assert would.output.endswith("night would be active\n")
+    assert (await run("profile", "use", "night")).output.endswith("night is active\n")
+    listed = (await run("profile", "ls")).output
+    assert re.search(r"night +active +demo, nobody +as declared", listed)
+    assert (await run("profile", "use", "none")).output.endswith("none is active\n")

@@ -12,7 +12,7 @@ from rig import until
 
 OTHERS = ("b", "c", "d", "e")
 GAP = 10.0
-"""Seconds between two chunks that no loaded machine makes of the 2.5 ms that they are apart; a restart of an engine, or a stream
+"""Seconds between two chunks that no loaded machine makes of the 10 ms that they are apart; a restart of an engine, or a stream
 that waits for a reload's lock, would never come to an end here."""
 
 
@@ -30,7 +30,7 @@ class Load:
     async def run(self) -> None:
         while not self.stop:
             before, text = time.monotonic(), b""
-            async with self.it.stream(self.model, tokens=120) as answer:
+            async with self.it.stream(self.model, tokens=40) as answer:
                 async for chunk in answer.aiter_bytes():
                     now = time.monotonic()
                     self.gaps.append(now - before)
@@ -52,17 +52,17 @@ async def test_a_reload_of_one_of_five_models_is_noticed_by_no_other() -> None:
     """A good file, a broken one, and three reloads at once: the four others stream without a gap on the engines that they had, and the
     changed one finishes what it does and is new afterwards."""
     names = ("a", *OTHERS)
-    models = {name: sim() for name in names}
+    models = {name: sim(tokens_per_second=100) for name in names}
     async with running(models, own_devices=True) as it:
         pids = dict(zip(names, await it.ready(*names), strict=True))
         loads = [Load(it, name) for name in OTHERS]
         running_loads = [asyncio.create_task(load.run()) for load in loads]
-        last = asyncio.create_task(it.streamed("a", tokens=300))
+        last = asyncio.create_task(it.streamed("a", tokens=100))
         await it.in_flight("a", 1)
 
         def changed(**more: Any) -> None:
             new = {name: {**spec, "devices": {"ids": [f"dev-{name}"]}} for name, spec in models.items()}
-            new["a"] = {**sim(tokens_per_second=500), "devices": {"ids": ["dev-a"]}, **more}
+            new["a"] = {**sim(tokens_per_second=120), "devices": {"ids": ["dev-a"]}, **more}
             it.rewrite(models=new)
 
         async def reload() -> Any:
@@ -103,3 +103,15 @@ async def test_a_reload_of_one_of_five_models_is_noticed_by_no_other() -> None:
         assert body.endswith(b"data: [DONE]\n\n")
         assert (await it.complete("a", wait=30)).status_code == 200
         assert (await it.instance("a"))["pid"] != pids["a"]
+
+        # And a profile, whose aliases no engine was started with.
+        it.rewrite(profiles={"night": {"aliases": {"fast": "b"}, "pins": ["c"]}})
+        assert (await reload()).json()["changes"] == []
+        assert (await it.complete("fast")).status_code == 404
+        switched = await it.client.post(f"{it.url}/api/profiles/night/activate")
+        assert {c["model"]: c["text"] for c in switched.json()["changes"]} == {"b": "no restart", "c": "no restart"}
+        answer = await it.complete("fast")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == "fast"
+        assert "fast" in [m["id"] for m in (await it.get("/v1/models"))["data"]]
+        assert {name: (await it.instance(name))["pid"] for name in OTHERS} == {name: pids[name] for name in OTHERS}

@@ -20,6 +20,7 @@ from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import Journal
 from vllm_mm.settings import Loaded, Problem, SettingsError, at_restart
 from vllm_mm.settings.nodes import KeyPath
+from vllm_mm.store.audit import Audit
 from vllm_mm.store.models import Models
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,10 @@ class Configuration:
         journal: Journal,
         clock: Clock,
         check: CheckArguments = no_check,
+        audit: Audit | None = None,
     ) -> None:
-        """`read` reads all sources again, as at the start; it is called in a thread. Raises SettingsError."""
+        """`read` reads all sources again, as at the start; it is called in a thread. Raises SettingsError. `audit`: of reloads that come
+        by no request, which is audited by itself."""
         self._started_with = loaded.settings
         self._loaded = loaded
         self._read = read
@@ -71,6 +74,7 @@ class Configuration:
         self._journal = journal
         self._clock = clock
         self._check = check
+        self._audit = audit
         self._refused = ""
         self._seen: tuple[int, ...] | None = _stamp(loaded.file)
         self._changed: tuple[int, ...] | None = None
@@ -84,8 +88,9 @@ class Configuration:
         """Why the last reload was refused; None after a good one. An alert, no reason not to serve."""
         return f"the configuration was not reloaded: {self._refused}" if self._refused else None
 
-    async def reload(self, cause: str, *, dry_run: bool = False) -> Reloaded:
-        """Read everything again and apply the difference; with `dry_run` only say what that would be.
+    async def reload(self, cause: str, *, actor: str = "", dry_run: bool = False) -> Reloaded:
+        """Read everything again and apply the difference; with `dry_run` only say what that would be. `actor`: who did, where that is no
+        request (`signal`, `file`).
 
         Raises ConfigError with all that is wrong, each with its place; then nothing has changed.
         """
@@ -98,13 +103,14 @@ class Configuration:
             except MMError as error:
                 if not dry_run:
                     self._refuse(cause, error.message)
+                    self._record(actor, 422, {"reason": error.message})
                 raise
             later = at_restart(self._started_with, loaded.settings)
             if dry_run:
                 return Reloaded(changes, later, warnings, applied=False)
             changes = tuple(await self._in_force.put(models, cause, loaded.settings))
             self._loaded, self._refused = loaded, ""
-            self._tell(cause, changes, later, warnings)
+            self._record(actor, 200, self._tell(cause, changes, later, warnings))
             return Reloaded(changes, later, warnings, applied=True)
 
     async def watch(self) -> None:
@@ -125,7 +131,7 @@ class Configuration:
         else:
             self._seen, self._changed = stamp, None
             try:
-                await self.reload("the file changed")
+                await self.reload("the file changed", actor="file")
             except MMError as error:
                 log.error("the configuration was not reloaded: %s", error.message)  # noqa: TRY400  # the message says it all
 
@@ -151,7 +157,13 @@ class Configuration:
         self._refused = why
         self._journal.emit("config.refused", cause=cause, data={"reason": why})
 
-    def _tell(self, cause: str, changes: Sequence[ModelChange], later: Sequence[str], warnings: Sequence[str]) -> None:
+    def _record(self, actor: str, status: int, after: Mapping[str, Any]) -> None:
+        if actor and self._audit is not None:
+            self._audit.record("reload_config", actor=actor, source=actor, kind="config", after=after, status=status)
+
+    def _tell(
+        self, cause: str, changes: Sequence[ModelChange], later: Sequence[str], warnings: Sequence[str]
+    ) -> Mapping[str, Any]:
         log.info("reloaded: %s", summary(changes))
         if later:
             log.warning("these settings take effect when the server is started again: %s", ", ".join(later))
@@ -160,6 +172,7 @@ class Configuration:
         by_effect = {effect.value: [c.model for c in changes if c.effect is effect] for effect in Effect}
         data = {**by_effect, "at_restart": list(later), "warnings": list(warnings)}
         self._journal.emit("config.reloaded", cause=cause, data=data)
+        return data
 
 
 def _models(loaded: Loaded, stored: Mapping[str, Mapping[str, Any]]) -> tuple[Catalog, tuple[str, ...]]:

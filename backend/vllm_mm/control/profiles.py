@@ -16,6 +16,7 @@ from vllm_mm.domain.profiles import Profile
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.ports import Journal
+from vllm_mm.store.audit import Audit
 from vllm_mm.store.profiles import ActiveProfile, ActiveProfileStore
 
 log = logging.getLogger(__name__)
@@ -46,14 +47,16 @@ class Profiles:
         journal: Journal,
         clock: Clock,
         zone: str | None,
+        audit: Audit | None = None,
     ) -> None:
-        """`zone`: of the times; None is that of the machine."""
+        """`zone`: of the times; None is that of the machine. `audit`: of what the schedule does."""
         self._in_force = in_force
         self._manager = manager
         self._store = store
         self._journal = journal
         self._clock = clock
         self._zone = ZoneInfo(zone) if zone is not None else None
+        self._audit = audit
         self._now = ActiveProfile()
 
     @property
@@ -105,7 +108,12 @@ class Profiles:
             return
         async with self._in_force.changing:
             try:
-                await self._activate(due, Reason.SCHEDULE.value, due)
+                done = await self._activate(due, Reason.SCHEDULE.value, due)
+                if self._audit is not None:
+                    act = "deactivate_profile" if due is None else "activate_profile"
+                    said = {"before": {"profile": done.before}, "after": {"profile": due}}
+                    who = Reason.SCHEDULE.value
+                    self._audit.record(act, actor=who, source=who, kind="profiles", object=due or "", **said)
             except MMError as error:
                 self._now = replace(self._now, scheduled=due)
                 log.error("the profile %r is not made active by its schedule: %s", due, error.message)  # noqa: TRY400  # all is said

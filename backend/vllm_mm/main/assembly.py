@@ -156,8 +156,6 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         manager.attach(queue)
         await manager.load_memory()
         in_force = InForce(manager, settings)
-        profiles = Profiles(in_force, manager, ActiveProfileStore(database), journal, clock, settings.timezone)
-        await profiles.restore()
         adopted, swept = await boot.adopt_or_sweep(
             manager, launcher, launches, journal, adopt=settings.engines_outlive_controller
         )
@@ -213,6 +211,8 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         audit = Audit(database, clock, limit=settings.database.spool, spool=Spool(spool / "audit.jsonl", Entry))
         audit.start()
         stack.push_async_callback(audit.close)
+        profiles = Profiles(in_force, manager, ActiveProfileStore(database), journal, clock, settings.timezone, audit)
+        await profiles.restore()  # before anything is loaded
 
         routes = MissingRoutes(database)
         learned = WriteBehind[MissingRoute](routes.add, clock, name="routes of engines")
@@ -274,7 +274,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         pulls = Pulls(places.environment, journal, clock)
         stack.push_async_callback(pulls.close)
         weights = Weights(places.environment, lambda: manager.catalog, models, pulls, journal, clock)
-        configuration = Configuration(loaded, read, in_force, manager, models, journal, clock, flags.check)
+        configuration = Configuration(loaded, read, in_force, manager, models, journal, clock, flags.check, audit)
         webhooks, poster = await webhooks_of(settings, database, clock)
         stack.push_async_callback(poster.close)
         if webhooks.any:

@@ -226,7 +226,7 @@ class _End:
 
     async def _apply(self) -> None:
         try:
-            await self._server.services.configuration.reload("SIGHUP")
+            await self._server.services.configuration.reload("SIGHUP", actor="signal")
         except MMError as error:
             log.error("the configuration was not reloaded: %s", error.message)  # noqa: TRY400  # the message says it all
 

@@ -9,6 +9,7 @@ import pytest
 
 from admin_rig import Admin, admin
 from vllm_mm.control.configuration import EVERY, Configuration
+from vllm_mm.domain.errors import ConfigError
 
 MODELS = """\
 models:
@@ -205,3 +206,20 @@ async def test_settings_are_shown_with_where_they_were_said(it: Files) -> None:
     assert "models.d.priority" not in shown
     assert found["at_restart"] == ["server.port", "database.url"]
     assert found["problem"] is None
+
+
+async def test_reloads_without_a_request_are_audited(it: Files) -> None:
+    """By whom they came, and with their end; those of the API are audited as requests, once, and a dry run not at all here."""
+    it.write(OTHER)
+    await it.configuration.reload("SIGHUP", actor="signal", dry_run=True)
+    await it.configuration.reload("SIGHUP", actor="signal")
+    it.write("models: [")
+    with pytest.raises(ConfigError):
+        await it.configuration.reload("SIGHUP", actor="signal")
+    it.write(MODELS)
+    await it.api.client.post("/api/config/reload")
+    found = (await it.api.client.get("/api/audit?act=reload_config")).json()["entries"]
+    assert [(e["actor"], e["status"], e["kind"]) for e in reversed(found)] == [
+        ("signal", 200, "config"), ("signal", 422, "config"), ("key_admin", 200, "config"),
+    ]  # fmt: skip
+    assert found[2]["after"]["new"] == ["d"]

@@ -33,9 +33,8 @@ async def it(tmp_path: Path) -> AsyncIterator[Admin]:
 def again(it: Admin) -> Profiles:
     """As the next controller has them."""
     world, services = it.world, it.services
-    return Profiles(
-        services.in_force, world.manager, ActiveProfileStore(it.database), world.journal, world.clock, "UTC"
-    )
+    store = ActiveProfileStore(it.database)
+    return Profiles(services.in_force, world.manager, store, world.journal, world.clock, "UTC", services.audit)
 
 
 async def test_a_switch_is_one_call_and_disturbs_nothing(it: Admin) -> None:
@@ -138,6 +137,8 @@ async def test_the_schedule_switches_when_it_says_something_new(it: Admin, monke
     profiles = again(it)
     await profiles.look()
     assert profiles.active.active == "day"
+    (entry,) = (await it.client.get("/api/audit")).json()["entries"]
+    assert (entry["actor"], entry["act"], entry["object"]) == ("schedule", "activate_profile", "day")
     await profiles.activate("night", "ada")
     await profiles.look()
     following = again(it)
