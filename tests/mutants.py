@@ -18,7 +18,7 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from mutations import core, data_plane, processes, records, swaps, workers
+from mutations import core, data_plane, live, processes, records, swaps, workers
 from mutations.kinds import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,15 @@ LONGEST = 240.0
 """Seconds for the tests of one mutant. Those that hang have noticed it, though nobody wants to wait for that."""
 WORKERS = 2
 """At once: each waits more than it works."""
-MUTANTS = (*data_plane.MUTANTS, *processes.MUTANTS, *swaps.MUTANTS, *core.MUTANTS, *workers.MUTANTS, *records.MUTANTS)
+MUTANTS = (
+    *data_plane.MUTANTS,
+    *processes.MUTANTS,
+    *swaps.MUTANTS,
+    *core.MUTANTS,
+    *workers.MUTANTS,
+    *records.MUTANTS,
+    *live.MUTANTS,
+)
 
 
 class Workshop:
