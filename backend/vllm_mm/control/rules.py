@@ -85,8 +85,8 @@ def run_dir(data: Path, owner: str) -> Path:
 
 
 def spool_dir(settings: Settings, owner: str) -> Path:
-    """Where rows are kept that the database does not take: not beside it, for its disk may be full. Raises ConfigError."""
-    return private(settings.database.spool_dir or Path(tempfile.gettempdir()) / f"vllm-mm-{owner[:12]}-spool")
+    """Where rows are kept that the database does not take: not beside it, for its disk may be full. Made when there are such rows."""
+    return settings.database.spool_dir or Path(tempfile.gettempdir()) / f"vllm-mm-{owner[:12]}-spool"
 
 
 def leave(run: Path) -> None:

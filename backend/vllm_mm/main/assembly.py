@@ -124,7 +124,6 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         places = rules.places(settings, owner, sys.executable, dict(os.environ))
         stack.callback(rules.leave, places.run)
         spool = rules.spool_dir(settings, owner)
-        stack.callback(rules.leave, spool)
         journal = await Journal.open(database, clock, spool=Spool(spool / "events.jsonl", Event))
         stack.push_async_callback(journal.close)
         inventory = build_inventory(

@@ -1,8 +1,10 @@
 """A file for rows that the database does not take for now, in another directory: a controller that dies meanwhile loses none of them."""
 
 import contextlib
+import errno
 import logging
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,6 +24,7 @@ class Spool(Generic[T]):
         self._kind = kind
         self.lines = 0
         """Rows in the file."""
+        self._made = False
         self._encode = msgspec.json.Encoder(enc_hook=str).encode
         self._decode: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
@@ -46,6 +49,7 @@ class Spool(Generic[T]):
     def append(self, rows: Sequence[T]) -> None:
         """They are on the disk when it returns; what was half written before an error is cut off again."""
         text = b"".join(self._encode(row) + b"\n" for row in rows)
+        self._make_folder()
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             size = os.fstat(file).st_size
@@ -72,6 +76,20 @@ class Spool(Generic[T]):
         """All of it is in the database."""
         self.path.unlink(missing_ok=True)
         self.lines = 0
+        if self._made:
+            with contextlib.suppress(OSError):  # others of ours have something in it
+                self.path.parent.rmdir()
+                self._made = False
+
+    def _make_folder(self) -> None:
+        """Only when it is needed. In a directory that everybody writes to, it has to be ours."""
+        folder = self.path.parent
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            self._made = True
+        info = folder.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "its folder is somebody else's", str(folder))
 
 
 def _write_all(file: int, text: bytes) -> None:

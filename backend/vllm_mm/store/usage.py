@@ -130,6 +130,13 @@ def _conditions(where: Filter) -> list[ColumnElement[bool]]:
     return conditions
 
 
+def _clean(text: str | None) -> str | None:
+    """What a client or an engine wrote, as a database takes it: half of a surrogate pair is no text, and PostgreSQL has no zero."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
 _NONE: Final = Terms()
 
 
@@ -143,12 +150,12 @@ def _values(record: RequestRecord, terms: Terms) -> tuple[Any, ...]:
         int(at // HOUR),
         record.route,
         record.model,
-        record.asked,
+        _clean(record.asked),
         record.key,
         record.stream,
         record.outcome.value,
         record.status,
-        record.error,
+        _clean(record.error),
         record.queued_s,
         record.ttft_s,
         record.total_s,

@@ -309,6 +309,14 @@ class TestLedger:
         assert await ledger.get("req_2") == structs.replace(bare, device_s=0.0)
         assert await ledger.get("req_3") is None
 
+    async def test_text_that_no_database_takes(self, database: Database) -> None:
+        """The name that a client asked for may be anything that JSON can say."""
+        ledger = Ledger(database)
+        await ledger.add([structs.replace(REQUEST, asked="a\0b\ud800c", error="ü\0")])
+        written = await ledger.get("req_1")
+        assert written is not None
+        assert (written.asked, written.error) == ("a\ufffdb?c", "ü\ufffd")
+
     async def test_a_batch_may_be_written_twice(self, database: Database) -> None:
         """One row for each request id, also when a batch whose fate was unknown is written again, and within a batch."""
         ledger = Ledger(database)

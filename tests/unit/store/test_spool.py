@@ -72,6 +72,19 @@ async def test_what_waits_is_in_the_file_and_the_file_goes_with_it(tmp_path: Pat
     assert await close(behind, clock)
 
 
+def test_the_folder_is_there_while_it_is_needed_and_has_to_be_ours(tmp_path: Path) -> None:
+    """In the system's temporary directory anybody may have made it before us."""
+    spool = Spool(tmp_path / "mine" / "x", int)
+    spool.append([1])
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
+    spool.clear()
+    assert not (tmp_path / "mine").exists()
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="somebody else's"):
+        Spool(tmp_path / "link" / "x", int).append([1])
+    assert not (tmp_path / "x").exists()
+
+
 async def test_without_trouble_there_is_no_file(tmp_path: Path) -> None:
     """A database that takes everything costs no disk."""
     clock, database = FakeClock(), Database()
@@ -128,12 +141,12 @@ async def test_the_file_is_bounded_like_the_memory(tmp_path: Path) -> None:
 
 async def test_a_file_that_cannot_be_written_is_told_and_does_no_harm(tmp_path: Path) -> None:
     """The rows are in memory, which `/ready` says; nothing is half written."""
-    path, clock, database = tmp_path / "gone" / "things.jsonl", FakeClock(), Database()
+    path, clock, database = tmp_path / "gone" / "spool" / "things.jsonl", FakeClock(), Database()
     behind = writer(database, clock, path)
     database.there = False
     behind.add(1)
     await until(clock, lambda: "in memory alone" in str(behind.problem()))
-    path.parent.mkdir()
+    path.parent.parent.mkdir()
     await until(clock, lambda: path.exists() and "in memory alone" not in str(behind.problem()), 5)
     database.there = True
     await until(clock, lambda: database.rows == [1])
