@@ -40,7 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "rights-ignored", "others go for those whose keys may not have that", "backend/vllm_mm/domain/scheduling/board.py",
-        "        if not lane.may_evict:\n            return inf\n", "",
+        "        may = lane.may_evict\n", "        may = True\n",
         ("tests/unit/domain/scheduling/test_rights.py",),
     ),
     Mutant(

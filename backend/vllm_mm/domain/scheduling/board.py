@@ -63,7 +63,8 @@ class Board:
         if self._closed and all(d in self._closed for d in reach):
             return self._never(lane) or self._behind(lane, claims)
         overdue = claims <= self._now or lane.model in self._lent
-        going = {r.model: self._may_go_at(r, lane, overdue=overdue) for r in self._residents}
+        may = lane.may_evict
+        going = {r.model: self._may_go_at(r, lane, overdue=overdue) if may else inf for r in self._residents}
         found: Placement | NoPlacement | None = None
         if own is not None and all(size >= lane.per_device for size in own.device_bytes.values()):
             if not any(d in self._closed for d in own.device_bytes):
@@ -99,8 +100,6 @@ class Board:
         return self._demands[there]
 
     def _may_go_at(self, resident: Resident, lane: Lane, *, overdue: bool) -> float:
-        if not lane.may_evict:
-            return inf
         if lane.kept and not overdue and resident.missed:
             return inf  # its clients would have it back at their next request: two swaps for each
         rules = replace(self._rules, quantum=0.0) if lane.urgent else self._rules  # operators do not wait for that

@@ -4,6 +4,8 @@ Requests for what is ready run at once. For the others `order` says whose turn i
 would be missed least, and `bound` how long anybody can be passed over.
 """
 
+from collections.abc import Sequence
+
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Reservation
@@ -32,10 +34,17 @@ def decide(view: View, rules: Rules, now: float) -> tuple[Decision, ...]:
     granted = {d.model: len(d.tickets) for d in ready if isinstance(d, Grant)}
     others = [lane for lane in waiting if lane.state is not State.READY]
     turn = by_turn(others, view, rules, now)
-    open_ones = [lane for lane in turn if foregone(lane, view.ledger.reservations.get(lane.model)) is None]
     apart = [lane for lane in others if lane.state not in ON_THE_WAY]
-    board = Board(view, apart, granted, rules, now, lent_claims(open_ones, rules, now))
+    board = Board(view, apart, granted, rules, now, _lent(turn, view, rules, now))
     return (*ready, *(_decide(lane, board) for lane in turn))
+
+
+def _lent(turn: Sequence[Lane], view: View, rules: Rules, now: float) -> dict[str, str]:
+    """See `lent_claims`; among equals there is nothing to lend."""
+    if len({lane.priority for lane in turn}) < 2:
+        return {}
+    held = view.ledger.reservations
+    return lent_claims([lane for lane in turn if foregone(lane, held.get(lane.model)) is None], rules, now)
 
 
 def serve(lane: Lane) -> Grant | Hold:
