@@ -12,6 +12,7 @@ from vllm_mm.control.shutdown import hand_over, shutdown
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.errors import ShuttingDown, UnknownModel
 from vllm_mm.domain.lifecycle import Goal, State
+from vllm_mm.domain.reasons import Reason, of_event
 from vllm_mm.domain.specs import IdlePolicy
 from vllm_mm.settings import Settings, at_restart
 
@@ -224,3 +225,18 @@ async def test_reload_applies_the_difference_only() -> None:
             w.manager.catalog.resolve("gone")
         await w.ready("changed", "new")
         assert w.manager.ledger.reservations["changed"].device_bytes == {"gpu0": 5 * 1024**3}
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"), [("SIGHUP", Reason.RELOAD), ("operator ada", Reason.OPERATOR), ("reload: SIGHUP", Reason.RELOAD)]
+)
+async def test_who_goes_because_of_a_reload_has_a_reason(cause: str, code: Reason) -> None:
+    """Whatever brought it about: each event of the engine that goes has a code."""
+    async with world(model("a")) as w:
+        await w.ready("a")
+        since = len(w.journal.events)
+        await reload.apply(w.manager, Catalog([]), cause)
+        await w.clock.advance(1.0)
+        told = [e for e in w.journal.events[since:] if e.kind.startswith("instance.")]
+        assert [of_event(e.kind, e.cause, str(e.data.get("reason", ""))) for e in told] == [code] * len(told)
+        assert len(told) >= 2
