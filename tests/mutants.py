@@ -18,7 +18,7 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from mutations import core, data_plane, live, processes, records, swaps, workers
+from mutations import core, data_plane, keys, live, processes, records, swaps, workers
 from mutations.kinds import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +41,7 @@ MUTANTS = (
     *workers.MUTANTS,
     *records.MUTANTS,
     *live.MUTANTS,
+    *keys.MUTANTS,
 )
 
 

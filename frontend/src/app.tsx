@@ -18,7 +18,7 @@ import { Timeline } from "./parts/timeline";
 
 export function App({ live }: { live: LiveFeed }) {
   const feed = useSyncExternalStore(live.subscribe, live.snapshot);
-  const { key, wanted } = useAccess();
+  const { name, wanted } = useAccess();
   const [closed, setClosed] = useState(false);
   const client = useQueryClient();
   const refresh = useCallback(() => void client.invalidateQueries({ queryKey: OVERVIEW }), [client]);
@@ -32,7 +32,7 @@ export function App({ live }: { live: LiveFeed }) {
     // Another key may show other things.
     void client.resetQueries({ queryKey: OVERVIEW });
     return live.start();
-  }, [client, live, key, wanted]);
+  }, [client, live, name, wanted]);
 
   const { asked } = acts;
   const instance = data?.models.find((model) => model.id === asked?.model)?.instance ?? null;
@@ -87,7 +87,7 @@ function ownTrouble(error: Error | null, wanted: string | null, seenAt: number, 
       <>
         The server wants an API key.{" "}
         <button type="button" className="plain" onClick={onKey}>
-          Enter key
+          Sign in
         </button>
       </>
     );
@@ -97,7 +97,7 @@ function ownTrouble(error: Error | null, wanted: string | null, seenAt: number, 
     <>
       <Prose text={error.message} />
       {seenAt > 0 && ` What is shown here is of ${clockTime(seenAt)}.`}
-      {error instanceof Refused && error.status === 403 && " Forget this key and enter another one."}
+      {error instanceof Refused && error.status === 403 && " Sign out, and in again with another key."}
     </>
   );
 }

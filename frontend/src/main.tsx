@@ -8,7 +8,8 @@ import { coalesced } from "./live/coalesce";
 import { LiveFeed } from "./live/feed";
 import "./style.css";
 
-const session = new Session(sessionStorage, document.baseURI);
+const session = new Session(document.baseURI);
+void session.recall();
 const client = new QueryClient();
 const live = new LiveFeed(
   session,

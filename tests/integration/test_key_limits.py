@@ -140,10 +140,11 @@ async def test_a_crowd_never_passes_a_limit(workers: int) -> None:
 
 async def leave_mid_stream(case: Case, key: Mapping[str, Any]) -> None:
     headers = {"authorization": f"Bearer {key['secret']}"}
-    body = {**BODY, "max_tokens": 100_000}
+    body = {**BODY, "max_tokens": 4000}
     async with case.client.stream("POST", f"{case.url}/v1/completions", json=body, headers=headers) as answer:
         assert answer.status_code == 200
-        await anext(answer.aiter_raw())
+        chunks = answer.aiter_raw()  # kept: without it the stream is closed
+        await anext(chunks)
         assert (await used(case, key))["concurrency"] == 1
 
 
@@ -172,9 +173,10 @@ async def leave_in_body(case: Case, key: Mapping[str, Any]) -> None:
 async def ended(case: Case, key: Mapping[str, Any], end: Callable[[], Awaitable[object]]) -> None:
     """A stream that ends from outside: with an error, never as if it were whole."""
     headers = {"authorization": f"Bearer {key['secret']}"}
-    body = {**BODY, "max_tokens": 100_000}
+    body = {**BODY, "max_tokens": 4000}
     text = b""
     async with case.client.stream("POST", f"{case.url}/v1/completions", json=body, headers=headers) as answer:
+        assert answer.status_code == 200
         chunks = answer.aiter_raw()
         text += await anext(chunks)
         await end()
@@ -244,9 +246,11 @@ async def test_a_worker_that_dies_holds_no_place() -> None:
         await case.ready("m")
         key = await made(case, concurrency=1)
         headers = {"authorization": f"Bearer {key['secret']}"}
-        body = {**BODY, "max_tokens": 100_000}
+        body = {**BODY, "max_tokens": 4000}
         async with case.client.stream("POST", f"{case.url}/v1/completions", json=body, headers=headers) as answer:
-            await anext(answer.aiter_raw())
+            assert answer.status_code == 200
+            chunks = answer.aiter_raw()
+            await anext(chunks)
             for pid in case.serving.left():
                 if b"vllm_mm.main.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-/** Every call to the server, and the key that is sent with it. */
+/** Every call to the server, and who makes it. */
 
 /** The server answered, and the answer is no. The message is the server's and says what to do. */
 export class Refused extends Error {
@@ -13,26 +13,29 @@ export class Refused extends Error {
 /** The server did not answer. */
 export class Unreachable extends Error {}
 
-const STORED = "vllm-mm.key";
 const DEADLINE = 15_000; // ms; nothing that the page asks for takes long
+/** No page of another origin can send this: what changes something and comes with a cookie needs it. */
+const OURS = "X-VLLM-MM-Session";
 
 export interface Access {
-  readonly key: string | null;
-  /** Why a key has to be entered now, in the server's words; null when none has to. */
+  /** The name of the key with which somebody is signed in; null while nobody is, or while that is not known. */
+  readonly name: string | null;
+  /** Why somebody has to sign in now, in the server's words; null when nobody has to. */
   readonly wanted: string | null;
 }
 
-/** Holds the key for as long as the tab lives (sessionStorage), and knows when another one is needed. */
+interface Who {
+  name: string;
+  by: string;
+}
+
+/** Signs in with a key, which is not kept: the server's cookie, which no script can read, stands for it. */
 export class Session {
-  #access: Access;
+  #access: Access = { name: null, wanted: null };
+  #entry = 0;
   readonly #listeners = new Set<() => void>();
 
-  constructor(
-    private readonly storage: Storage,
-    private readonly base: string,
-  ) {
-    this.#access = { key: storage.getItem(STORED), wanted: null };
-  }
+  constructor(private readonly base: string) {}
 
   readonly access = (): Access => this.#access;
 
@@ -41,33 +44,58 @@ export class Session {
     return () => this.#listeners.delete(listener);
   };
 
-  enter(key: string): void {
-    this.storage.setItem(STORED, key);
-    this.#change({ key, wanted: null });
+  /** Who is signed in already, in this browser. */
+  async recall(): Promise<void> {
+    try {
+      const who = await this.get<Who>("api/session");
+      if (who.by === "session") this.#change({ name: who.name, wanted: null });
+    } catch {
+      // The first look at anything says what is wrong.
+    }
   }
 
-  forget(): void {
-    this.storage.removeItem(STORED);
-    this.#change({ key: null, wanted: null });
+  /** Sign in. Throws Refused with the server's words, or Unreachable. */
+  async enter(key: string): Promise<void> {
+    const body = JSON.stringify({ key });
+    const headers = { "Content-Type": "application/json" };
+    const answer = await this.#send("api/session", { method: "POST", body, headers, signal: AbortSignal.timeout(DEADLINE) });
+    const who = (await answer.json()) as Who;
+    this.#entry += 1;
+    this.#change({ name: who.name, wanted: null });
+  }
+
+  /** Sign out, in this browser. */
+  async leave(): Promise<void> {
+    await this.#send("api/session", { method: "DELETE", signal: AbortSignal.timeout(DEADLINE) });
+    this.#entry += 1;
+    this.#change({ name: null, wanted: null });
   }
 
   /** `path` is relative to the dashboard, such as `api/status`. Throws Refused, Unreachable, or the signal's reason. */
   async fetch(path: string, init: RequestInit = {}): Promise<Response> {
-    const { key } = this.#access;
+    const entry = this.#entry;
+    try {
+      return await this.#send(path, init);
+    } catch (error) {
+      // A late answer to who was signed in before says nothing about who is now.
+      const out = error instanceof Refused && error.status === 401 && entry === this.#entry;
+      if (out) this.#change({ name: null, wanted: error.message });
+      throw error;
+    }
+  }
+
+  async #send(path: string, init: RequestInit): Promise<Response> {
     const headers = new Headers(init.headers);
-    if (key !== null) headers.set("Authorization", `Bearer ${key}`);
+    headers.set(OURS, "1");
     let answer: Response;
     try {
-      answer = await fetch(new URL(path, this.base), { ...init, headers, cache: "no-store" });
+      answer = await fetch(new URL(path, this.base), { ...init, headers, cache: "no-store", credentials: "same-origin" });
     } catch (error) {
       if (init.signal?.aborted) throw error;
       throw new Unreachable("The server does not answer.", { cause: error });
     }
     if (answer.ok) return answer;
-    const refusal = new Refused(answer.status, await messageOf(answer));
-    // A late answer to a key that was replaced meanwhile says nothing about the new one.
-    if (answer.status === 401 && key === this.#access.key) this.#change({ key, wanted: refusal.message });
-    throw refusal;
+    throw new Refused(answer.status, await messageOf(answer));
   }
 
   async get<T>(path: string, signal?: AbortSignal): Promise<T> {

@@ -6,7 +6,7 @@ import { useNow } from "./clock";
 
 export function Header({ status, connection, onKey }: { status: Status | undefined; connection: Connection; onKey: () => void }) {
   const session = useSession();
-  const { key } = useAccess();
+  const { name } = useAccess();
   return (
     <header>
       <h1>
@@ -16,14 +16,14 @@ export function Header({ status, connection, onKey }: { status: Status | undefin
       <ConnectionState connection={connection} />
       <nav aria-label="Server">
         <a href="docs">API docs</a>
-        {key !== null ? (
-          <button type="button" className="plain" onClick={() => session.forget()}>
-            Forget key
+        {name !== null ? (
+          <button type="button" className="plain" title={`Signed in with the key ${name}`} onClick={() => void session.leave()}>
+            Sign out
           </button>
         ) : (
           connection.kind === "refused" && (
             <button type="button" className="plain" onClick={onKey}>
-              Enter key
+              Sign in
             </button>
           )
         )}

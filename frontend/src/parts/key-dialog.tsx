@@ -6,16 +6,24 @@ import { Prose } from "./prose";
 export function KeyDialog({ why, onClose }: { why: string; onClose: () => void }) {
   const session = useSession();
   const [key, setKey] = useState("");
+  const [refused, setRefused] = useState<string | null>(null);
+  const signIn = async () => {
+    try {
+      await session.enter(key.trim());
+    } catch (error) {
+      setRefused(error instanceof Error ? error.message : String(error));
+    }
+  };
   return (
-    <Dialog title="API key" onClose={onClose}>
+    <Dialog title="Sign in" onClose={onClose}>
       <form
         onSubmit={(event) => {
           event.preventDefault();
-          if (key.trim() !== "") session.enter(key.trim());
+          if (key.trim() !== "") void signIn();
         }}
       >
         <p>
-          <Prose text={why} />
+          <Prose text={refused ?? why} />
         </p>
         <label>
           Key
@@ -31,15 +39,15 @@ export function KeyDialog({ why, onClose }: { why: string; onClose: () => void }
           />
         </label>
         <p className="hint">
-          It needs the scope <code>read</code>, and <code>operate</code> to change something. It is kept in this tab only. The first start of the
-          server printed an administrator's token; <code>vllm-mm keys create</code> makes more.
+          It needs the scope <code>read</code>, and <code>operate</code> to change something. It is not kept: this browser
+          stays signed in for some hours. The first start of the server printed an administrator's token; <code>vllm-mm keys create</code> makes more.
         </p>
         <div className="buttons">
           <button type="button" onClick={onClose}>
             Cancel
           </button>
           <button type="submit" className="primary" disabled={key.trim() === ""}>
-            Use this key
+            Sign in
           </button>
         </div>
       </form>
