@@ -46,21 +46,6 @@ async def test_who_may_not_load_may_wait_for_the_load_of_others() -> None:
         assert (first.result(), second.result(), w.starts) == ("a", "a", ["a"])
 
 
-async def test_when_the_load_of_others_is_off_it_is_refused() -> None:
-    """A load that an operator takes back, when whoever caused it has left, is not begun again for one that may cause none."""
-    async with world(model("a")) as w:
-        first = asyncio.create_task(get(w, w.ticket("a")))
-        await w.clock.settle()
-        second = asyncio.create_task(get(w, meek(w, "a", wait=600.0)))
-        await w.clock.settle()
-        first.cancel()
-        await w.manager.stop("a", "test")
-        await w.clock.advance(10.0)
-        assert isinstance(error_of(second), MMError)
-        assert len(w.starts) <= 1
-        assert w.queue.size == 0
-
-
 async def test_a_sleeping_or_stopped_model_stays_so_when_others_wait_elsewhere() -> None:
     """Each look at the queue asks again: a model that goes while such a request waits for a slot of it takes the request with it."""
     async with world(model("a", concurrency=1)) as w:
