@@ -213,7 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "engine/swaps.py",
         "            self._waiting.fail(model, self._start_failed(instance, reason))\n",
         "            pass\n",
-        "test_failed_start_clears_the_slot_and_answers_every_waiter",
+        "test_who_waits_for_a_start_that_fails_is_told_before_what_is_left_of_it_is_gone",
     ),
     manager(
         "fast-path-locks", "the fast path takes `_swap_inflight`",

@@ -77,6 +77,20 @@ async def test_failed_start_clears_the_slot_and_answers_every_waiter() -> None:
         assert w.queue.size == 0
 
 
+async def test_who_waits_for_a_start_that_fails_is_told_before_what_is_left_of_it_is_gone() -> None:
+    """The engine ends while it loads, and it takes a while until its processes are gone: nobody waits for that."""
+    async with world(model("a")) as w:
+        w.healthy_at_once, w.hold_stops = False, True
+        waiting = asyncio.create_task(get(w, w.ticket("a")))
+        await w.clock.advance(1.0)
+        w.processes["a"].die(1)
+        await w.clock.advance(1.0)
+        assert w.manager.require("a").state is State.STOPPING
+        assert isinstance(waiting.exception(), StartFailed)
+        w.processes["a"].release_stop.set()
+        await w.clock.advance(1.0)
+
+
 async def test_a_reason_that_is_a_sentence_is_not_ended_twice() -> None:
     """Advice ends with a full stop of its own."""
     async with world(model("a")) as w:
