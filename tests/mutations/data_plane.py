@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sent-again-to-the-living", "a request is sent again although the engine that has it lives",
         "backend/vllm_mm/gateway/again.py",
-        "return now.generation != generation or now.state is State.STOPPED", "return True",
+        "return now.generation != generation or now.state in {State.STOPPED, State.BACKOFF}", "return True",
         ("tests/integration/test_sent_again.py::test_a_launch_that_lives_is_asked_once",),
     ),
     Mutant(
