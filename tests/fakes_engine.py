@@ -76,6 +76,10 @@ class FakeProcess:
         for follower in tuple(self._followers):
             follower(line)
 
+    @property
+    def written(self) -> int:
+        return len(self.lines)
+
     def read_log(self) -> None:
         while self.unread:
             self.log(self.unread.pop(0))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -123,7 +124,7 @@ async def test_logs_as_text_and_as_events(api: Admin, remote: httpx.AsyncClient)
         api.world.processes["a"].log(f"line {i}")
     assert (await remote.get("/api/models/a/logs?tail=2")).text == "line 3\nline 4\n"
     answer = await remote.get("/api/models/a/logs?tail=1", headers={"Accept": "text/event-stream"})
-    assert answer.text == 'data: "line 4"\n\n'
+    assert re.fullmatch(r'id: \w+\.1\.\d+\ndata: "line 4"\n\n', answer.text), answer.text
     assert (await remote.get("/api/models/Qwen/Qwen2.5-7B/logs")).text == ""
 
 
@@ -200,7 +201,42 @@ async def test_a_slow_reader_of_log_events_is_told_by_an_event(
         reading = events(answer)
         told, first = await anext(reading), await anext(reading)
     assert (told["event"], json.loads(told["data"])) == ("dropped", {"count": 89})
-    assert first == {"data": '"line 89"'}
+    assert first["data"] == '"line 89"'
+
+
+async def test_a_reader_of_logs_that_was_away_catches_up(
+    api: Admin, remote: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the number of the line that it saw last: those since, once; all of a launch that it has not seen; and it is told of
+    those that are not there any more."""
+    await api.world.ready("a")
+    log = api.world.processes["a"].log
+
+    async def read(last: str, *, wish: str = "") -> list[tuple[str, str]]:
+        headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+        answer = await remote.get(f"/api/models/a/logs?tail=1{wish}", headers=headers)
+        found = re.findall(r"^(?:event: (\w+)|id: (\S+))\ndata: (.*)$", answer.text, re.MULTILINE)
+        return [(event or number, data) for event, number, data in found]
+
+    log("one")
+    ((number, line),) = await read("")
+    assert line == '"one"'
+    for text in ("two", "three"):
+        log(text)
+    assert [data for _, data in await read(number)] == ['"two"', '"three"']
+    assert [data for _, data in await read(number, wish="&search=three")] == ['"three"']
+    last = (await read(number))[-1][0]
+    assert await read(last) == []
+    assert [data for _, data in await read("nonsense")] == ['"three"']
+    monkeypatch.setattr(api.world.processes["a"], "tail", lambda lines: ("three",)[:lines])
+    assert await read(number) == [("dropped", '{"count": 1}'), (last, '"three"')]
+    await api.world.manager.stop("a", "test")
+    await api.world.clock.advance(1.0)
+    await api.world.ready("a")
+    api.world.processes["a"].lines.clear()
+    for text in ("of the next", "launch"):
+        api.world.processes["a"].log(text)
+    assert [data for _, data in await read(last)] == ['"of the next"', '"launch"']
 
 
 async def test_a_reader_of_all_logs_takes_in_models_that_start_later(api: Admin, remote: httpx.AsyncClient) -> None:

@@ -199,6 +199,16 @@ async def test_a_large_file_is_rotated_in_place(tmp_path: Path) -> None:
     assert (tmp_path / "m.log.1").read_text().splitlines() == written[-60:]
 
 
+async def test_lines_are_counted(rig: Rig) -> None:
+    """Those that took the place of another too; a follower finds the number of its own line."""
+    seen: list[tuple[int, str]] = []
+    rig.tail.follow(lambda line: seen.append((rig.tail.written, line)))
+    rig.write("one\n10%\r20%\rdone\n")
+    rig.tail.drain()
+    assert seen == [(1, "one"), (2, "10%"), (3, "20%"), (4, "done")]
+    assert (rig.tail.written, rig.tail.lines(5)) == (4, ("one", "done"))
+
+
 async def test_so_many_old_files_are_kept_as_are_wanted(tmp_path: Path) -> None:
     """The latest is `.1`; the oldest goes."""
     path, clock = tmp_path / "m.log", FakeClock()

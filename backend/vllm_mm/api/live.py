@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from vllm_mm.api.dependencies import ROW_MAX, MayReadLogs, Reader, Services, The, operation_id, resolve
-from vllm_mm.api.log_reader import BEHIND, LogReader
+from vllm_mm.api.log_reader import BEHIND, Line, LogReader
 from vllm_mm.api.schemas import REFUSALS, EventOut
 from vllm_mm.domain.errors import BadRequest
 from vllm_mm.domain.events import Event
@@ -129,6 +129,12 @@ async def model_logs(
     level: Annotated[
         str | None, Query(description="Only lines of this level (debug, info, warning, error, critical) or above.")
     ] = None,
+    after: Annotated[
+        str, Query(max_length=60, description="Lines since that number come first, instead of the tail.")
+    ] = "",
+    last_event_id: Annotated[
+        str | None, Header(description="As `after`; browsers send it when they reconnect.")
+    ] = None,
     since: Annotated[
         str | None,
         Query(max_length=40, description="Only lines written since: Unix time, or how long ago, such as 10m."),
@@ -140,7 +146,9 @@ async def model_logs(
     wanted = _wanted(the, search, level, since)
     as_events = "text/event-stream" in request.headers.get("accept", "")
     kind = "text/event-stream" if as_events else "text/plain; charset=utf-8"
-    reader = LogReader(lambda: [the.manager.require(model)], tail=tail, wanted=wanted, behind=BEHIND)
+    reader = LogReader(
+        lambda: [the.manager.require(model)], tail=tail, after=last_event_id or after, wanted=wanted, behind=BEHIND
+    )
     if follow:
         return StreamingResponse(stream_lines(the, request, reader, as_events=as_events), headers=SSE, media_type=kind)
     try:
@@ -176,8 +184,9 @@ def _start(since: str, now: float) -> float:
     return seconds if seconds >= _LONG_AGO else now - seconds
 
 
-def _line_event(line: str) -> str:
-    return f"data: {json.dumps(line, ensure_ascii=False)}\n\n"
+def _line_event(line: Line) -> str:
+    number = f"id: {line.number}\n" if line.number else ""
+    return f"{number}data: {json.dumps(line.text, ensure_ascii=False)}\n\n"
 
 
 def _shown(reader: LogReader, as_events: bool) -> str:
@@ -187,7 +196,7 @@ def _shown(reader: LogReader, as_events: bool) -> str:
         told = f'event: dropped\ndata: {{"count": {lost}}}\n\n' if lost else ""
         return told + "".join(map(_line_event, lines))
     told = f"[{lost} lines left out here: this reader was too slow]\n" if lost else ""
-    return told + "".join(f"{line}\n" for line in lines)
+    return told + "".join(f"{line.text}\n" for line in lines)
 
 
 async def stream_lines(the: Services, request: Request, reader: LogReader, *, as_events: bool) -> AsyncIterator[str]:

@@ -136,6 +136,11 @@ class ModelInstance:
         """The last lines of the log of the current or last launch."""
         return self._run.tail(lines) if self._run is not None else ()
 
+    @property
+    def written(self) -> int:
+        """Lines of the log of the current launch that were read so far; 0 without a process."""
+        return self._run.written if self._run is not None else 0
+
     def follow(self, on_line: Callable[[str], None]) -> Callable[[], None]:
         """Log lines from now on; raises Conflict when there is no process."""
         process = self._process

@@ -97,6 +97,8 @@ class LogTail:
         self._ring: deque[str] = deque(maxlen=RING_LINES)
         self._followers: dict[int, Callable[[str], None]] = {}
         self._next = 0
+        self.written = 0
+        """Lines that came so far; one that took the place of another counts too. While a follower is called, its line is the last."""
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._task: asyncio.Task[None] | None = None
 
@@ -194,6 +196,7 @@ class LogTail:
         if replaces and self._ring:
             self._ring.pop()
         self._ring.append(line)
+        self.written += 1
         for number, follower in list(self._followers.items()):
             try:
                 follower(line)

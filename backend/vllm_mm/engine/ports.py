@@ -95,6 +95,11 @@ class EngineProcess(Protocol):
         """The last lines, oldest first."""
         ...
 
+    @property
+    def written(self) -> int:
+        """Log lines that came since this controller reads them. While `on_line` is called, its line is the last of them."""
+        ...
+
     def read_log(self) -> None:
         """Take in now what it has written, instead of some hundredths of a second later."""
         ...

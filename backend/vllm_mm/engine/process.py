@@ -243,6 +243,10 @@ class LocalProcess:
     def tail(self, lines: int) -> tuple[str, ...]:
         return self._tail.lines(lines)
 
+    @property
+    def written(self) -> int:
+        return self._tail.written
+
     def read_log(self) -> None:
         self._tail.catch_up()
 

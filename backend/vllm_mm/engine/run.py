@@ -107,6 +107,11 @@ class Run:
         return self.last_tail[-lines:] if lines else ()
 
     @property
+    def written(self) -> int:
+        """Lines of the log that were read so far; 0 when there is no process."""
+        return self.process.written if self.process is not None else 0
+
+    @property
     def record(self) -> LaunchRecord | None:
         """Of its process, with what it answered last: the next controller may have to wake it."""
         return replace(self.process.record, answer=self._answer or "") if self.process is not None else None

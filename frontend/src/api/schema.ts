@@ -3523,10 +3523,15 @@ export interface operations {
                 search?: string;
                 /** @description Only lines of this level (debug, info, warning, error, critical) or above. */
                 level?: string | null;
+                /** @description Lines since that number come first, instead of the tail. */
+                after?: string;
                 /** @description Only lines written since: Unix time, or how long ago, such as 10m. */
                 since?: string | null;
             };
-            header?: never;
+            header?: {
+                /** @description As `after`; browsers send it when they reconnect. */
+                "last-event-id"?: string | null;
+            };
             path: {
                 id: string;
             };

@@ -100,7 +100,7 @@ async def logs(the: The, key: MayReadLogs) -> Response:
     """The last lines of every engine's log, the model in front of each."""
     reader = _reader(the, key, "")
     try:
-        return PlainTextResponse("".join(f"{line}\n" for line in reader.taken()))
+        return PlainTextResponse("".join(f"{line.text}\n" for line in reader.taken()))
     finally:
         reader.close()
 
