@@ -238,6 +238,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("model", "kind", name=op.f("pk_timings")),
     )
     op.create_table(
+        "usage_energy",
+        sa.Column("hour", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("model", sa.String(length=200), nullable=False),
+        sa.Column("joules", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("hour", "model", name=op.f("pk_usage_energy")),
+    )
+    op.create_table(
         "usage_hours",
         sa.Column("hour", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
@@ -261,6 +268,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("usage_hours")
+    op.drop_table("usage_energy")
     op.drop_table("timings")
     op.drop_index(op.f("ix_starts_model_started_at"), table_name="starts")
 

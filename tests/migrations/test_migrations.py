@@ -58,6 +58,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
             "expires_at": None, "revoked_at": None, "prefix": "mm-", "old_digest": None, "old_until": None, "acts": '["load"]',
             "weight": 2.0, "progress": 1, "limits": '{"concurrency": 2}',
         },
+        "usage_energy": {"hour": 490000, "model": "a/b", "joules": 2.5e6},
         "usage_hours": {
             "hour": 490000, "key": "key_1", "model": "a/b", "outcome": "ok", "requests": 2, "prompt_tokens": 2**40, "cached_tokens": 0,
             "completion_tokens": 5, "reasoning_tokens": 0, "total_s": 1.5, "queued_s": 0.5, "load_s": 0.0, "device_s": 1.0, "cost_nano": None,

@@ -54,6 +54,8 @@ class UsageRowOut(Out):
     same time count whole, each."""
     cost: float | None
     """What the tokens cost by the models' prices at that time; null where no model had one."""
+    energy_j: float | None
+    """Joules that the devices took while models had memory on them, shared by that; null where the devices do not count them, and where keys are asked for."""
 
 
 class UsageOut(Out):
@@ -152,7 +154,7 @@ def _moment(hour: int | None) -> str | None:
 def _row(line: UsageSum, names: dict[str, str]) -> UsageRowOut:
     return UsageRowOut(
         key=line.key, key_name=None if line.key is None else names.get(line.key), model=line.model, day=line.day, hour=line.hour,
-        outcomes=line.outcomes, cost=line.cost, **{name: getattr(line, name) for name in _SUMS},
+        outcomes=line.outcomes, cost=line.cost, energy_j=line.energy_j, **{name: getattr(line, name) for name in _SUMS},
     )  # fmt: skip
 
 
@@ -162,8 +164,10 @@ def _total(rows: Sequence[UsageRowOut]) -> UsageRowOut:
         for outcome, count in row.outcomes.items():
             outcomes[outcome] = outcomes.get(outcome, 0) + count
     costs = [row.cost for row in rows if row.cost is not None]
+    joules = [row.energy_j for row in rows if row.energy_j is not None]
     return UsageRowOut(
         key=None, key_name=None, model=None, day=None, hour=None, outcomes=outcomes, cost=sum(costs) if costs else None,
+        energy_j=sum(joules) if joules else None,
         **{name: sum(getattr(row, name) for row in rows) for name in _SUMS},
     )  # fmt: skip
 
@@ -173,7 +177,7 @@ def _table(groups: Sequence[GroupBy], rows: Sequence[UsageRowOut]) -> str:
     names = [
         name for group in groups for name in ((group.value, "key_name") if group is GroupBy.KEY else (group.value,))
     ]
-    columns = [*names, *_SUMS, "cost"]
+    columns = [*names, *_SUMS, "cost", "energy_j"]
     outcomes = [outcome.value for outcome in Outcome]
     lines = ([*(getattr(row, name) for name in columns), *(row.outcomes.get(o, 0) for o in outcomes)] for row in rows)
     return csv_lines([[*columns, *outcomes], *lines])

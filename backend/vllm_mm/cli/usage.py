@@ -50,7 +50,7 @@ def usage(
         print_json(found)
         return
     groups: list[str] = found["group_by"]
-    priced = found["total"]["cost"] is not None
+    priced, metered = found["total"]["cost"] is not None, found["total"]["energy_j"] is not None
     columns = [
         *groups,
         "requests",
@@ -61,18 +61,31 @@ def usage(
         "queued",
         "device time",
         *(["cost"] if priced else []),
+        *(["energy"] if metered else []),
     ]
-    rows = [_row(row, groups, priced=priced) for row in found["rows"]]
+    rows = [_row(row, groups, priced=priced, metered=metered) for row in found["rows"]]
     if len(rows) > 1:
-        rows.append(_row(found["total"], groups, priced=priced, first="total"))
+        rows.append(_row(found["total"], groups, priced=priced, metered=metered, first="total"))
     print_table(columns, rows, "Nothing was used.")
 
 
-def _row(row: dict[str, Any], groups: list[str], *, priced: bool, first: str = "") -> list[object]:
+def _row(
+    row: dict[str, Any], groups: list[str], *, priced: bool, metered: bool = False, first: str = ""
+) -> list[object]:
     names: list[object] = [(row["key_name"] or row["key"]) if group == "key" else row[group] for group in groups]
     if first and names:
         names[0] = first
     failed = sum(count for outcome, count in row["outcomes"].items() if outcome != "ok")
     cost = [] if not priced else [None if row["cost"] is None else f"{row['cost']:.2f}"]
+    energy = [] if not metered else [None if row["energy_j"] is None else f"{row['energy_j'] / 3.6e6:.3f} kWh"]
     tokens = [f"{row[name]:,}" for name in ("prompt_tokens", "cached_tokens", "completion_tokens")]
-    return [*names, row["requests"], failed, *tokens, seconds(row["queued_s"]), seconds(row["device_s"]), *cost]
+    return [
+        *names,
+        row["requests"],
+        failed,
+        *tokens,
+        seconds(row["queued_s"]),
+        seconds(row["device_s"]),
+        *cost,
+        *energy,
+    ]

@@ -25,6 +25,7 @@ from vllm_mm.control.configuration import Configuration
 from vllm_mm.control.declarations import Declarations
 from vllm_mm.control.desired import Keeper
 from vllm_mm.control.device_leases import DeviceLeases
+from vllm_mm.control.energy import EnergyMeter
 from vllm_mm.control.idle import IdleWatch
 from vllm_mm.control.in_force import InForce
 from vllm_mm.control.profiles import Profiles
@@ -294,6 +295,8 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, audit, usage, settings.retention, clock).run())
         background.start("usage", usage.run())
+        energy = EnergyMeter(inventory.energy, lambda: manager.ledger, usage.add_energy, clock)
+        background.start("energy", energy.run())
         background.start("captures", captures.run())
         background.start("metrics of events", metrics.follow(journal))
         background.start("reading ahead", ahead.run())

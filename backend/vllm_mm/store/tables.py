@@ -202,6 +202,15 @@ class UsageHour(Base):
     cost_nano: Mapped[int | None] = mapped_column(BigInteger)
 
 
+class UsageEnergy(Base):
+    """Joules by hour and model."""
+
+    __tablename__ = "usage_energy"
+    hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    model: Mapped[str] = mapped_column(String(200), primary_key=True)
+    joules: Mapped[float]
+
+
 class Response(Base):
     """Stored responses: which launch holds each, and whose it is. `until`: Unix time at which that is forgotten."""
 

@@ -37,7 +37,7 @@ from vllm_mm.domain.usage import NANO
 from vllm_mm.store.database import Database
 from vllm_mm.store.failures import DatabaseUnavailable
 from vllm_mm.store.meta import read_meta, write_meta
-from vllm_mm.store.tables import Meta, Request, UsageHour
+from vllm_mm.store.tables import Meta, Request, UsageEnergy, UsageHour
 from vllm_mm.store.usage import HOUR
 
 log = logging.getLogger(__name__)
@@ -107,6 +107,8 @@ class UsageSum:
     """Seconds for which requests had their leases, times the model's devices."""
     cost_nano: int | None = None
     """Billionths; None where no model had a price."""
+    energy_j: float | None = None
+    """Joules of the devices that the model had memory on; None where they do not count them, and for keys."""
 
     @property
     def cost(self) -> float | None:
@@ -172,10 +174,21 @@ class UsageHours:
         changed["cost_nano"] = case((nothing, null()), else_=both)
         await connection.execute(insert.on_conflict_do_update(index_elements=list(_GROUPS), set_=changed))
 
+    async def add_energy(self, joules: Mapping[tuple[int, str], float]) -> None:
+        """By hour and model."""
+        async with self._database.write() as connection:
+            make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            insert = make(UsageEnergy)
+            more = insert.on_conflict_do_update(
+                index_elements=["hour", "model"], set_={"joules": UsageEnergy.joules + insert.excluded.joules}
+            )
+            await connection.execute(more, [{"hour": h, "model": m, "joules": j} for (h, m), j in joules.items()])
+
     async def prune(self, before: float) -> int:
         """Delete the sums of hours that ended before that Unix time; how many rows there were."""
         async with self._database.write() as connection:
             hour = int(before // HOUR)
+            await connection.execute(delete(UsageEnergy).where(UsageEnergy.hour < hour))
             return (await connection.execute(delete(UsageHour).where(UsageHour.hour < hour))).rowcount
 
     async def report(self, group_by: Sequence[GroupBy] = (), where: UsageFilter | None = None) -> Sequence[UsageSum]:
@@ -195,8 +208,10 @@ class UsageHours:
             .order_by(*groups, parts.c.outcome)
             .limit(MOST_ROWS + 1)
         )
+        energy = _energy(wanted, where or UsageFilter())
         async with self._database.read() as connection:
             rows = (await connection.execute(query)).mappings().all()
+            joules: Sequence[Any] = [] if energy is None else (await connection.execute(energy)).all()
         if len(rows) > MOST_ROWS:
             raise BadRequest(
                 f"The report has more than {MOST_ROWS} lines. Ask for a shorter time, for one key or model, or for fewer groups.",
@@ -209,7 +224,14 @@ class UsageHours:
             if total is None:
                 total = found[names] = _named(dict(zip(wanted, names, strict=True)))
             total.add(row)
-        return list(found.values()) or ([] if wanted else [UsageSum()])
+        for *named, taken in joules:
+            if taken is not None:
+                names: tuple[Any, ...] = tuple(named)
+                # Devices take energy also for a model that nobody asks for.
+                total = found.setdefault(names, _named(dict(zip(wanted, names, strict=True))))
+                total.energy_j = float(taken)
+        ordered = [found[names] for names in sorted(found)]
+        return ordered or ([] if wanted else [UsageSum()])
 
     async def spent(self, since: float, until: float) -> Mapping[str, Spent]:
         """What each key used of its budgets in that time (Unix seconds, whole hours): tokens, and seconds on devices. What an engine
@@ -260,6 +282,25 @@ def _conditions(table: type[UsageHour] | type[Request], where: UsageFilter) -> l
     if where.until is not None:
         conditions.append(table.hour < where.until)
     return conditions
+
+
+def _energy(wanted: Sequence[GroupBy], where: UsageFilter) -> Any:
+    """The sums of energy by the same groups; None where keys are asked for: nobody knows what a device took for whom."""
+    if GroupBy.KEY in wanted or where.key is not None:
+        return None
+    columns: dict[GroupBy, ColumnElement[Any]] = {
+        GroupBy.MODEL: UsageEnergy.model.expression, GroupBy.HOUR: UsageEnergy.hour.expression,
+        GroupBy.DAY: type_coerce(UsageEnergy.hour.op("/")(DAY), BigInteger),
+    }  # fmt: skip
+    groups = [columns[group] for group in wanted]
+    conditions: list[ColumnElement[bool]] = []
+    if where.model is not None:
+        conditions.append(UsageEnergy.model == where.model)
+    if where.since is not None:
+        conditions.append(UsageEnergy.hour >= where.since)
+    if where.until is not None:
+        conditions.append(UsageEnergy.hour < where.until)
+    return select(*groups, func.sum(UsageEnergy.joules)).where(*conditions).group_by(*groups)
 
 
 def _named(groups: dict[GroupBy, Any]) -> UsageSum:

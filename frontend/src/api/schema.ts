@@ -3208,6 +3208,11 @@ export interface components {
              * @description What the tokens cost by the models' prices at that time; null where no model had one.
              */
             cost: number | null;
+            /**
+             * Energy J
+             * @description Joules that the devices took while models had memory on them, shared by that; null where the devices do not count them, and where keys are asked for.
+             */
+            energy_j: number | null;
         };
         /** VictimOut */
         VictimOut: {

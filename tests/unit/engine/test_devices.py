@@ -490,3 +490,9 @@ def test_frozen_readings_do_not_change_under_the_reader() -> None:
     asyncio.run(found.refresh())
     assert before[0].foreign == GIB
     assert found.devices()[0].foreign == 5 * GIB
+
+
+def test_energy_is_by_device() -> None:
+    """Of those that count it."""
+    found, _ = inventory(replace(gpu(0), energy=2.5), gpu(1))
+    assert found.energy() == {"0": 2.5}

@@ -216,3 +216,11 @@ def test_without_reports_all_else_is_read() -> None:
         fake = FakeNvml()
         fake.fail[missing] = UNSUPPORTED
         assert len(NvmlSource(cast("Any", fake))()) == 1
+
+
+def test_energy_is_read_where_it_is_counted() -> None:
+    """In joules; NVML counts thousandths since its driver was loaded, and GPUs before Volta none."""
+    nvml = FakeNvml()
+    assert NvmlSource(cast("Any", nvml))()[0].energy is None
+    nvml.answers["nvmlDeviceGetTotalEnergyConsumption"] = 2_500
+    assert NvmlSource(cast("Any", nvml))()[0].energy == 2.5

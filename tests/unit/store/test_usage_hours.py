@@ -236,6 +236,25 @@ async def test_a_report_is_restricted(database: Database) -> None:
     assert [line.requests for line in await usage.report()] == [2]
 
 
+async def test_energy_is_by_model_and_hour(database: Database) -> None:
+    """Added up beside the requests; also of a model that nobody asked for; not by key."""
+    usage = UsageHours(database, FakeClock())
+    base = replace(rows(1, 1)[0], model="a", key="k1", outcome=Outcome.OK, at=10 * DAY * HOUR + 30.0)
+    await Ledger(database).add([base])
+    first = 10 * DAY
+    await usage.add_energy({(first, "a"): 100.0, (first + 1, "b"): 7.0})
+    await usage.add_energy({(first, "a"): 50.0})
+    lines = await usage.report([GroupBy.MODEL, GroupBy.DAY])
+    assert [(line.model, line.requests, line.energy_j) for line in lines] == [("a", 1, 150.0), ("b", 0, 7.0)]
+    assert [line.energy_j for line in await usage.report()] == [157.0]
+    assert [line.energy_j for line in await usage.report((), UsageFilter(since=first + 1))] == [7.0]
+    assert [line.energy_j for line in await usage.report((), UsageFilter(until=first + 1, model="a"))] == [150.0]
+    assert [line.energy_j for line in await usage.report([GroupBy.KEY])] == [None]
+    assert [line.energy_j for line in await usage.report((), UsageFilter(key="k1"))] == [None]
+    await usage.prune((first + 1) * HOUR)
+    assert [line.energy_j for line in await usage.report((), UsageFilter(model="a"))] == [None]
+
+
 async def test_a_report_without_end_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to ask instead; it is never cut off in silence."""
     await Ledger(database).add(rows(3, 40))

@@ -31,6 +31,8 @@ class Gpu:
     """Why it is not fit for use; empty when it is."""
     unread: str = ""
     """Why it could not be read this time, for another reason than a fault of its own."""
+    energy: float | None = None
+    """Joules that it took since its driver was loaded; None where the GPU does not count them (before Volta)."""
 
 
 class Nvml(Protocol):
@@ -62,6 +64,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetRemappedRows(self, handle: object) -> tuple[int, int, int, int]: ...  # noqa: N802
     def nvmlDeviceGetTotalEccErrors(self, handle: object, error: int, counter: int) -> int: ...  # noqa: N802
     def nvmlDeviceGetMigMode(self, handle: object) -> Sequence[int]: ...  # noqa: N802
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int: ...  # noqa: N802
     def nvmlEventSetCreate(self) -> object: ...  # noqa: N802
     def nvmlDeviceRegisterEvents(self, handle: object, types: int, events: object) -> None: ...  # noqa: N802
     def nvmlEventSetWait_v2(self, events: object, timeout: int) -> Any: ...  # noqa: N802
@@ -153,6 +156,7 @@ class NvmlSource:
         total = used = 0
         processes: dict[int, int | None] = {}
         fault = unread = ""
+        energy: float | None = None
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid, name = _text(nvml.nvmlDeviceGetUUID(handle)), _text(nvml.nvmlDeviceGetName(handle))
@@ -162,11 +166,13 @@ class NvmlSource:
             drawing = self._ask(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ()
             for p in (*drawing, *computing):  # one that does both is in both lists
                 processes[int(p.pid)] = None if p.usedGpuMemory is None else int(p.usedGpuMemory)
+            millijoules = self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+            energy = None if millijoules is None else int(millijoules) / 1000
             fault = self._fault(handle, index) or self._xid(uuid)
         except nvml.NVMLError as error:
             fault = self._lost(error, index)
             unread = "" if fault else str(error)
-        return Gpu(index, uuid, name, total, used, tuple(processes.items()), fault, unread)
+        return Gpu(index, uuid, name, total, used, tuple(processes.items()), fault, unread, energy)
 
     def _lost(self, error: Exception, index: int) -> str:
         """What an error says of the GPU for good; empty for any other."""

@@ -74,6 +74,7 @@ class NvmlInventory(PolledInventory):
         faults: dict[str, str] = {}
         missed: dict[str, str] = {}
         held: dict[str, dict[int, int]] = {}
+        energy: dict[str, float] = {}
         ours_run: bool | None = None
         for gpu in self._source():
             device = self._known(gpu)
@@ -88,6 +89,8 @@ class NvmlInventory(PolledInventory):
                     f"its number changed from {self._numbers[device]} to {gpu.index}, as happens when another GPU is gone; "
                     "restart vllm-mm"
                 )
+            if gpu.energy is not None:
+                energy[device] = gpu.energy
             if not gpu.total:
                 continue
             others: list[ForeignProcess] = []
@@ -121,7 +124,7 @@ class NvmlInventory(PolledInventory):
                 )
             )
             foreign += others
-        return Reading(devices, foreign, faults, missed, held)
+        return Reading(devices, foreign, faults, missed, held, energy)
 
     @staticmethod
     def _beyond(used: int, total: int, capacity: int | None) -> int:

@@ -108,6 +108,8 @@ class Reading:
     """Why a device could not be read, though it should be there."""
     held: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
     """Bytes of engines of ours by device and pid; only of devices and pids where that is told."""
+    energy: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Joules that a device took since some moment; only of devices that count them."""
 
 
 def launched_as(token: str) -> Ours:
@@ -140,6 +142,7 @@ class PolledInventory(ABC):
         self._flight: asyncio.Task[None] | None = None
         self._taken_at = clock.now()
         self._held: Mapping[str, Mapping[int, int]] = {}
+        self._energy: Mapping[str, float] = {}
 
     @abstractmethod
     def read(self) -> Reading:
@@ -156,6 +159,10 @@ class PolledInventory(ABC):
 
     def devices(self) -> Sequence[Device]:
         return self._devices
+
+    def energy(self) -> Mapping[str, float]:
+        """Joules that devices took since some moment, at the latest reading; those that do not count them are left out."""
+        return self._energy
 
     def use(self, pids: Collection[int]) -> Mapping[str, int]:
         """See `ports.Inventory.use`."""
@@ -223,6 +230,7 @@ class PolledInventory(ABC):
             told.append(replace(found, problem=health.problem, strangers=_strangers(device, reading.processes)))
         self._devices, self._foreign = tuple(told), tuple(reading.processes)
         self._held = reading.held
+        self._energy = reading.energy
 
     async def wait_free(self, device_bytes: Mapping[str, int], before: Mapping[str, int], deadline: float) -> bool:
         """`before` is the foreign use of each device while the instance still ran. Once its processes are gone, what the
@@ -255,6 +263,10 @@ class CompositeInventory:
 
     def devices(self) -> Sequence[Device]:
         return tuple(device for part in self._parts for device in part.devices())
+
+    def energy(self) -> Mapping[str, float]:
+        """As `PolledInventory.energy`."""
+        return {device: joules for part in self._parts for device, joules in part.energy().items()}
 
     def use(self, pids: Collection[int]) -> Mapping[str, int]:
         return {device: size for part in self._parts for device, size in part.use(pids).items()}
