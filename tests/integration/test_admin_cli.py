@@ -18,6 +18,9 @@ from fakes_engine import model
 from vllm_mm.api import admin
 from vllm_mm.cli import watching
 from vllm_mm.cli.completion import model_names
+from vllm_mm.cli.server import Server
+from vllm_mm.cli.top import Refused, Unreachable
+from vllm_mm.cli.top_server import ServerSource
 from vllm_mm.control.plan import Plan, Stopped
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import OnTimeout
@@ -99,6 +102,29 @@ async def test_bench_measures_a_server(run: Cli) -> None:
     shown = await run("bench", "demo", "-n", "2", "--prompt-words", "3")
     assert "first token" in shown.output
     assert "2 requests in" in shown.output
+
+
+async def test_top_asks_the_server(run: Cli) -> None:
+    """What it shows, what its keys do, and what comes; a refusal in the server's words, and a server that is away."""
+    await run("load", "demo")
+    source = ServerSource(Server(run.url, run.token))
+    assert await source.act("demo", "pin") == "ready, pinned"
+    view = await source.look()
+    assert [m["id"] for m in view.models] == ["demo", "Qwen/Qwen2.5-7B", "broken"]
+    assert view.status["version"] == "1.2.3"
+    assert view.devices
+    async with asyncio.timeout(30):
+        event = await anext(aiter(source.events()))
+    assert {"kind", "model", "at", "data"} <= set(event)
+    with pytest.raises(Refused, match="does not exist"):
+        await source.act("nope", "start")
+    await source.close()
+    away = ServerSource(Server("http://127.0.0.1:1", None))
+    with pytest.raises(Unreachable, match="no server at"):
+        await away.look()
+    with pytest.raises(Unreachable):
+        await anext(aiter(away.events()))
+    await away.close()
 
 
 async def test_top_wants_a_terminal(run: Cli) -> None:
