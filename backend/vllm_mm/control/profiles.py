@@ -111,9 +111,11 @@ class Profiles:
                 done = await self._activate(due, Reason.SCHEDULE.value, due)
                 if self._audit is not None:
                     act = "deactivate_profile" if due is None else "activate_profile"
-                    said = {"before": {"profile": done.before}, "after": {"profile": due}}
                     who = Reason.SCHEDULE.value
-                    self._audit.record(act, actor=who, source=who, kind="profiles", object=due or "", **said)
+                    self._audit.record(
+                        act, actor=who, source=who, kind="profiles", object=due or "",
+                        before={"profile": done.before}, after={"profile": due},
+                    )  # fmt: skip
             except MMError as error:
                 self._now = replace(self._now, scheduled=due)
                 log.error("the profile %r is not made active by its schedule: %s", due, error.message)  # noqa: TRY400  # all is said
