@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+import vllm_mm
 from fakes_engine import World, world
 from vllm_mm.api.app import create_app
 from vllm_mm.api.dependencies import Services
@@ -136,7 +137,10 @@ async def admin(
         limits = LimitBook(it.clock, UsageHours(database, RealClock()).spent)
         keys = keyring(it.clock)
         keys.on_replace = limits.use
-        environment = {"PATH": os.environ["PATH"], "HF_HOME": str(tmp / "hf"), "HF_ENDPOINT": hub}
+        environment = {
+            "PATH": os.environ["PATH"], "HF_HOME": str(tmp / "hf"), "HF_ENDPOINT": hub,
+            "PYTHONPATH": str(Path(vllm_mm.__file__).parents[1]),  # the code under test, which need not be the installed one
+        }  # fmt: skip
         audit = Audit(database, RealClock())
         pulls = Pulls(environment, it.journal, RealClock())
         services = Services(

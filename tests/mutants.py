@@ -18,7 +18,7 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from mutations import core, data_plane, keys, live, processes, records, swaps, workers
+from mutations import configuration, core, data_plane, keys, live, processes, records, swaps, workers
 from mutations.kinds import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +42,7 @@ MUTANTS = (
     *records.MUTANTS,
     *live.MUTANTS,
     *keys.MUTANTS,
+    *configuration.MUTANTS,
 )
 
 

@@ -1,7 +1,10 @@
 """Weights from a hub: looked at first, gone on with where they broke off, and taken away again. Real processes, a small local hub."""
 
+import asyncio
+import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -217,3 +220,19 @@ async def test_what_is_downloaded_is_not_pruned(it: Rig) -> None:
     await it.client.delete(f"/api/pulls/{pull['id']}")
     done = (await it.client.post("/api/weights/prune", json={"repos": ["org/new"]})).json()
     assert [r["repo"] for r in done["removed"]] == ["org/new"]
+
+
+async def test_a_download_ends_with_who_started_it(it: Rig, tmp_path: Path) -> None:
+    """Its process reads that its server is gone, however that went."""
+    it.hub.hold = threading.Event()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "vllm_mm.engine.hub.fetch", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        env={"HF_HOME": str(tmp_path), "HF_ENDPOINT": it.hub.url, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )  # fmt: skip
+    assert child.stdin is not None
+    wanted = {"repo": "org/tiny", "revision": "main", "cache": str(tmp_path / "cache")}
+    child.stdin.write(json.dumps(wanted).encode() + b"\n")
+    await until(lambda: it.hub.ranges, "the weights are asked for")
+    child.stdin.close()
+    async with asyncio.timeout(60):
+        assert await child.wait() == 2

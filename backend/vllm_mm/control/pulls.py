@@ -133,12 +133,13 @@ class Pulls:
         for other in self._all.values():
             if (other.repo, other.cache) == (repo, cache) and other.state not in OVER:
                 return other
-        if sum(p.state not in OVER for p in self._all.values()) >= WAITING:
+        before = sum(p.state not in OVER for p in self._all.values())
+        if before >= WAITING:
             raise Conflict(f"{WAITING} downloads wait already. Try again when some of them are over.")
         pull = Pull(f"pull_{secrets.token_hex(6)}", repo, revision, cache, cause, self._clock.wall())
         self._all[pull.id] = pull
         pull.task = asyncio.get_running_loop().create_task(self._run(pull, environment))
-        if not self._turn.locked():
+        if before == 0:  # else it has to wait for its turn
             await pull.looked.wait()
             if pull.error is not None:
                 raise pull.error
