@@ -1,11 +1,13 @@
+import { Link } from "wouter";
 import { mainAct, canStop, LABELS, type Act } from "../format/acts";
 import { about, bytes, duration } from "../format/quantities";
+import { modelPage } from "../frame/address";
 import type { Instance, Model } from "../api/types";
 import { Prose } from "./prose";
 import { Section } from "./section";
 import { StateMark } from "./state-mark";
 
-interface Acting {
+export interface Acting {
   /** Model and act that were sent and not answered yet. */
   sent: ReadonlySet<string>;
   onAct: (model: string, act: Act) => void;
@@ -26,7 +28,8 @@ export function Models(props: { models: readonly Model[]; removed: readonly Inst
     return (
       <Section title="Models">
         <p className="empty">
-          No models yet. Put some into <code>vllm-mm.yaml</code>, or type <code>vllm-mm add my-model --model Qwen/Qwen2.5-7B-Instruct</code>
+          No models yet. <Link href="/add">Add one</Link>, put some into <code>vllm-mm.yaml</code>, or type{" "}
+          <code>vllm-mm add my-model --model Qwen/Qwen2.5-7B-Instruct</code>
         </p>
       </Section>
     );
@@ -62,7 +65,13 @@ function ModelRow({ row, sent, onAct }: { row: Row } & Acting) {
     <>
       <tr>
         <th scope="row">
-          <span className="name">{id}</span>
+          {model === null ? (
+            <span className="name">{id}</span>
+          ) : (
+            <Link href={modelPage(id)} className="name">
+              {id}
+            </Link>
+          )}
           <span className="under">{model === null ? "removed; its engine still runs" : describe(model)}</span>
         </th>
         <td>
@@ -98,12 +107,12 @@ function ModelRow({ row, sent, onAct }: { row: Row } & Acting) {
 }
 
 /** Why it is down, or what it waits for; empty where the state says enough. */
-function reasonOf(instance: Instance | null): string {
+export function reasonOf(instance: Instance | null): string {
   if (instance === null || LOADS.includes(instance.state)) return "";
   return instance.pending || instance.state === "failed" || instance.state === "backoff" ? instance.reason : "";
 }
 
-function describe(model: Model): string {
+export function describe(model: Model): string {
   const names = model.aliases.length > 0 ? `also ${model.aliases.join(", ")}` : "";
   const kind = [model.engine, model.task === "generate" ? "" : model.task, model.source === "api" ? "made over the API" : ""];
   return [names, ...kind].filter((part) => part !== "").join(" · ");
@@ -112,7 +121,7 @@ function describe(model: Model): string {
 const LOADS: readonly string[] = ["starting", "waking"];
 const TRANSIENT: readonly string[] = [...LOADS, "draining", "suspending", "stopping"];
 
-function StateCell({ instance }: { instance: Instance | null }) {
+export function StateCell({ instance }: { instance: Instance | null }) {
   if (instance === null) return <StateMark state="stopped" wanted={false} />;
   const { state, progress, pending } = instance;
   const passing = TRANSIENT.includes(state);
@@ -144,7 +153,7 @@ function Progress({ instance: { model, progress } }: { instance: Instance }) {
 
 const SOURCES = { declared: "declared", learned: "measured", estimated: "a guess" };
 
-function MemoryCell({ model, instance }: { model: Model | null; instance: Instance | null }) {
+export function MemoryCell({ model, instance }: { model: Model | null; instance: Instance | null }) {
   const reserved = Object.entries(instance?.memory.reserved ?? {});
   if (reserved.length > 0) {
     return (
@@ -163,7 +172,7 @@ function MemoryCell({ model, instance }: { model: Model | null; instance: Instan
   );
 }
 
-function Acts({ model, sent, onAct }: { model: Model } & Acting) {
+export function Acts({ model, sent, onAct }: { model: Model } & Acting) {
   const main = mainAct(model.instance);
   const pin: Act = model.pinned ? "unpin" : "pin";
   const button = (act: Act, enabled: boolean) => (

@@ -1,57 +1,77 @@
+import { useMemo } from "react";
+import { Link } from "wouter";
 import type { Queue as QueueState } from "../api/types";
 import { about, duration } from "../format/quantities";
+import { modelPage } from "../frame/address";
+import { DataTable, type Column } from "./data-table";
 import { Prose } from "./prose";
 import { Section } from "./section";
 
-const SHOWN = 50;
+type Entry = QueueState["entries"][number];
+
+const COLUMNS: readonly Column<Entry>[] = [
+  {
+    id: "model",
+    title: "Model",
+    head: true,
+    width: "18%",
+    sort: (entry) => entry.model,
+    cell: (entry) => (
+      <Link href={modelPage(entry.model)} className="name">
+        {entry.model}
+      </Link>
+    ),
+  },
+  { id: "position", title: "Position", number: true, width: "5rem", sort: (entry) => entry.position, cell: (entry) => entry.position },
+  { id: "request", title: "Request", width: "11rem", cell: (entry) => <span className="id">{entry.ticket}</span> },
+  {
+    id: "waits",
+    title: "Waits",
+    width: "8.5rem",
+    sort: (entry) => entry.waited_s,
+    cell: (entry) => (
+      <span>
+        {duration(entry.waited_s)} <span className="note">of {about(entry.waited_s + entry.deadline_in_s)}</span>
+      </span>
+    ),
+  },
+  { id: "eta", title: "ETA", width: "5.5rem", sort: (entry) => entry.eta_s, cell: (entry) => (entry.eta_s === null ? "not known" : about(entry.eta_s)) },
+  {
+    id: "why",
+    title: "Why",
+    cell: (entry) => (
+      <span className="why">
+        <Prose text={entry.why} />
+      </span>
+    ),
+  },
+];
 
 /** Who waits for what, and why. */
-export function Queue({ queue }: { queue: QueueState }) {
-  const entries = queue.entries.slice(0, SHOWN);
+export function Queue({ queue, onCancel }: { queue: QueueState; onCancel?: (ticket: string) => void }) {
+  const columns = useMemo<readonly Column<Entry>[]>(
+    () =>
+      onCancel === undefined
+        ? COLUMNS
+        : [
+            ...COLUMNS,
+            {
+              id: "acts",
+              title: "(Acts)",
+              width: "6rem",
+              cell: (entry) => (
+                <button type="button" aria-label={`Cancel ${entry.ticket}`} onClick={() => onCancel(entry.ticket)}>
+                  Cancel
+                </button>
+              ),
+            },
+          ],
+    [onCancel],
+  );
   const note = queue.length === 0 ? undefined : `${queue.length} of at most ${queue.max_size}, the oldest for ${duration(queue.oldest_s)}`;
   return (
-    <Section title="Queue" note={note}>
-      {entries.length === 0 ? (
-        <p className="empty">Nobody waits.</p>
-      ) : (
-        <table className="queue">
-          <thead>
-            <tr>
-              <th scope="col">Model</th>
-              <th scope="col">Position</th>
-              <th scope="col">Request</th>
-              <th scope="col">Waits</th>
-              <th scope="col">ETA</th>
-              <th scope="col">Why</th>
-            </tr>
-          </thead>
-          <tbody>
-            {entries.map((entry) => (
-              <tr key={entry.ticket}>
-                <th scope="row" className="name">
-                  {entry.model}
-                </th>
-                <td data-label="Position">{entry.position}</td>
-                <td data-label="Request" className="id">
-                  {entry.ticket}
-                </td>
-                <td data-label="Waits">
-                  <span>
-                    {duration(entry.waited_s)} <span className="note">of {about(entry.waited_s + entry.deadline_in_s)}</span>
-                  </span>
-                </td>
-                <td data-label="ETA">{entry.eta_s === null ? "not known" : about(entry.eta_s)}</td>
-                <td data-label="Why">
-                  <span>
-                    <Prose text={entry.why} />
-                  </span>
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      )}
-      {queue.entries.length > SHOWN && <p className="note">and {queue.entries.length - SHOWN} more: vllm-mm queue</p>}
+    <Section title="Queue" note={note} className="queue">
+      <DataTable label="The queue" rows={queue.entries} columns={columns} id={(entry) => entry.ticket} empty="Nobody waits." setting="queue" guess={48} />
     </Section>
   );
 }

@@ -1,0 +1,66 @@
+"""The dashboard in Debian's Chromium, against real servers with simulated engines. What is done there is in frontend/browser."""
+
+import asyncio
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hard_cases import running
+from vllm_mm.api import dashboard
+
+FRONTEND = Path(__file__).resolve().parents[2] / "frontend"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NODE = shutil.which("node")
+QUICK = {"weights": "1GiB", "load_bandwidth": "50GiB/s", "startup": "10ms", "kv_cache": "1GiB"}
+MODELS = {
+    "org/small": {"engine": "sim", "sim": {**QUICK, "tokens_per_second": 50}, "price": {"prompt": 0.1, "completion": 0.4}},
+    "second": {"engine": "sim", "sim": {**QUICK, "tokens_per_second": 50}},
+    "vectors": {"engine": "sim", "task": "embed", "sim": QUICK},
+    "slow": {"engine": "sim", "sim": {**QUICK, "startup": "10m"}},
+}
+DEADLINE = 600.0
+"""Seconds for all specs: many times what they take."""
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(NODE is None, reason="no Node here"),
+    pytest.mark.skipif(
+        not (FRONTEND / "node_modules/playwright-core").is_dir(), reason="frontend/node_modules is not there (npm ci)"
+    ),
+    pytest.mark.skipif(
+        not (dashboard.STATIC / "index.html").is_file(), reason="the dashboard is not built here (npm run build)"
+    ),
+]
+
+
+async def test_every_page_and_act_in_a_browser() -> None:
+    """All specs, in one browser: without a complaint in its console, and with nothing that axe finds."""
+    async with (
+        running(MODELS, captures={"models": ["*"]}) as case,
+        running({"org/small": MODELS["org/small"]}, auth={"mode": "keys"}) as keyed,
+    ):
+        key = re.search(r"mm-[A-Za-z0-9_-]{20,}", keyed.serving.log)
+        assert key is not None, keyed.serving.log
+        told = {
+            "MM_URL": case.serving.url,
+            "MM_KEYED_URL": keyed.serving.url,
+            "MM_KEY": key[0],
+            "CHROMIUM": str(CHROMIUM),
+            "NO_COLOR": "1",
+        }
+        specs = await asyncio.create_subprocess_exec(
+            str(NODE), "node_modules/vitest/vitest.mjs", "run", "--config", "browser/browser.config.ts",
+            cwd=FRONTEND, env={**os.environ, **told}, stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(DEADLINE):
+                out, _ = await specs.communicate()
+        finally:
+            if specs.returncode is None:
+                specs.terminate()  # vitest ends the browser
+                await specs.wait()
+        assert specs.returncode == 0, out.decode()[-20_000:]
