@@ -25,6 +25,7 @@ DEADLINE = 600.0
 """Seconds for all specs: many times what they take."""
 
 pytestmark = [
+    pytest.mark.timeout(DEADLINE + 120),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)"),
     pytest.mark.skipif(NODE is None, reason="no Node here"),
     pytest.mark.skipif(

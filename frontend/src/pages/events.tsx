@@ -112,7 +112,7 @@ export default function EventsPage() {
       <Failed error={error} />
       <section aria-label="Events">
         <DataTable
-          label="Events"
+          label="All events"
           rows={rows}
           columns={COLUMNS}
           id={(event) => `${event.seq} ${event.kind}`}

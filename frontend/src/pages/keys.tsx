@@ -98,7 +98,7 @@ export default function KeysPage() {
       <Failed error={error ?? trouble} />
       <section aria-label="Keys">
         <DataTable
-          label="Keys"
+          label="All keys"
           rows={rows}
           columns={columns}
           id={(key) => key.id}

@@ -36,7 +36,7 @@ export function Header({ status, connection, onFind, onHelp }: HeaderProps) {
         ))}
       </nav>
       <ConnectionState connection={connection} />
-      <button type="button" className="find" onClick={onFind} aria-label="Find a page, a model or an act" aria-keyshortcuts="Control+K">
+      <button type="button" className="find" onClick={onFind} title="Find a page, a model or an act" aria-keyshortcuts="Control+K">
         <svg viewBox="0 0 16 16" aria-hidden="true">
           <path d="M7 12A5 5 0 1 0 7 2a5 5 0 0 0 0 10zM10.8 10.8 14 14" />
         </svg>

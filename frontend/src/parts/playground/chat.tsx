@@ -165,7 +165,7 @@ function AnswerView({ model, answer }: { model: string; answer: Answer }) {
   const fast = speed(timing);
   return (
     <article className="answer" aria-label={`${model} answers`} aria-busy={state === "runs"}>
-      <h3>{model}</h3>
+      <h2>{model}</h2>
       {answer.thought !== "" && (
         <details>
           <summary>What it thought</summary>
