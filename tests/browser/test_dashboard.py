@@ -16,7 +16,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 NODE = shutil.which("node")
 QUICK = {"weights": "1GiB", "load_bandwidth": "50GiB/s", "startup": "10ms", "kv_cache": "1GiB"}
 MODELS = {
-    "org/small": {"engine": "sim", "sim": {**QUICK, "tokens_per_second": 50}, "price": {"prompt": 0.1, "completion": 0.4}},
+    "org/small": {
+        "engine": "sim",
+        "sim": {**QUICK, "tokens_per_second": 50},
+        "price": {"prompt": 0.1, "completion": 0.4},
+    },
     "second": {"engine": "sim", "sim": {**QUICK, "tokens_per_second": 50}},
     "vectors": {"engine": "sim", "task": "embed", "sim": QUICK},
     "slow": {"engine": "sim", "sim": {**QUICK, "startup": "10m"}},

@@ -26,6 +26,7 @@ from websockets.uri import parse_uri
 from plane import AUTH, MODEL, SECRET, Plane, get, plane, read_answer
 from speech import append, hear, say, update
 from vllm_mm.domain.errors import StillLoading
+from vllm_mm.domain.keys import ALL_RIGHTS, Key, Right, Scope, digest
 from vllm_mm.domain.specs import EngineKind, ModelSpec, Task
 from vllm_mm.domain.usage import Outcome, Usage
 from vllm_mm.engine.ports import Address
@@ -146,6 +147,42 @@ async def test_a_handshake_is_refused_as_any_request(
         await front.settled(1)
         assert front.rows[0].status == status
         assert front.leases.taken == 0
+
+
+async def test_who_may_by_scope_and_kind_of_key(tmp_path: Path) -> None:
+    """The line of docs/security.md: `infer` and what implies it, whatever the rights; no key that has ended, or is none."""
+    keys = [
+        Key(f"{scope}-{number}", "k", digest(f"mm-{scope}-{number}"), frozenset({scope}), acts=acts)
+        for scope in Scope
+        for number, acts in enumerate((frozenset[Right](), *(ALL_RIGHTS - {act} for act in Right), ALL_RIGHTS))
+    ]
+    one = replace(keys[0], scopes=frozenset({Scope.INFER}))
+    ended = [
+        replace(one, id="expired", digest=digest("mm-expired"), expires_at=1.0),
+        replace(one, id="rotated", digest=digest("mm-now"), old_digest=digest("mm-before"), old_until=1.0),
+    ]
+    async with both(tmp_path) as (front, _):
+        front.gateway.keys.replace([*keys, *ended])
+        for key in keys:
+            headers = {"authorization": f"Bearer mm-{key.id}"}
+            if key.allows(Scope.INFER):
+                async with session(front, headers=headers):
+                    continue
+            with pytest.raises(InvalidStatus) as refused:
+                await session(front, headers=headers).__aenter__()
+            assert refused.value.response.status_code == 403, key
+        bad = (
+            "Bearer mm-expired",
+            "Bearer mm-before",
+            "Bearer ",
+            "mm-infer-0",
+            "Basic mm-infer-0",
+            "Bearer mm-infer-0 x",
+        )
+        for text in bad:
+            with pytest.raises(InvalidStatus) as refused:
+                await session(front, headers={"authorization": text}).__aenter__()
+            assert refused.value.response.status_code == 401, text
 
 
 async def test_a_page_sends_its_key_as_a_subprotocol_and_from_an_origin_that_may(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import type { UsageRow } from "../api/types";
 import { shares } from "./shares";
 
 const row = (model: string, day: string, requests: number): UsageRow => ({
-  model, day, requests, hour: null, key: null, key_name: null, outcomes: {}, prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0, reasoning_tokens: 0, total_s: 0, queued_s: 0, load_s: 0, device_s: 0, cost: null,
+  model, day, requests, hour: null, key: null, key_name: null, outcomes: {}, prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0, reasoning_tokens: 0, total_s: 0, queued_s: 0, load_s: 0, device_s: 0, energy_j: null, cost: null,
 });
 const DAY = 86_400;
 
