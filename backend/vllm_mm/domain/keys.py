@@ -133,7 +133,7 @@ def is_pattern(text: str) -> bool:
 
 
 def digest(secret: str, pepper: bytes = b"") -> str:
-    """The stored form of a secret: HMAC-SHA256 with the server's secret (`pepper`), in hex (docs/adr/021-hashes-of-keys.md)."""
+    """The stored form of a secret: HMAC-SHA256 with the server's secret (`pepper`), in hex (docs/adr/023-hashes-of-keys.md)."""
     return hmac.new(pepper, secret.encode(), hashlib.sha256).hexdigest()
 
 
