@@ -9,6 +9,7 @@ Works on a copy; the checkout is not touched. Exits 1 when a mutant survives, or
 import importlib
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sys
@@ -70,7 +71,7 @@ class Workshop:
             code = self._pytest(log, mutant.tests)
         finally:
             self._write(file, source)
-        if code == 1 or (code == BROKEN and "\nFAILED " in log.read_text(errors="replace")):
+        if code == 1 or (code == BROKEN and _failed(log.read_text(errors="replace"))):
             return None  # what a failed test left open may break pytest's own end
         if code == 0:
             return f"SURVIVED: {mutant.what}, and {', '.join(mutant.tests)} did not notice"
@@ -113,6 +114,11 @@ class Workshop:
         file.write_text(text)
         for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
             compiled.unlink()
+
+
+def _failed(log: str) -> bool:
+    """Whether a test had failed: in the summary, or in the marks of the tests so far if it broke before that."""
+    return "\nFAILED " in log or re.match(r"\s*[.sxXE]*F(?!ile |AILED)", log) is not None
 
 
 _WORKSHOP: list[Workshop] = []

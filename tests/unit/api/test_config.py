@@ -135,6 +135,7 @@ async def test_two_reloads_at_once_come_one_after_the_other(it: Files) -> None:
     async with it.api.services.in_force.changing:
         several = [asyncio.ensure_future(it.configuration.reload(f"r{i}")) for i in range(3)]
         await asyncio.sleep(0)
+        assert len(it.api.services.in_force.changing._waiters or ()) == 3  # none of them has begun
         assert it.models() == ["a", "b", "c"]
     first, *rest = await asyncio.gather(*several)
     assert [c.model for c in first.changes] == ["b", "c", "d"]
