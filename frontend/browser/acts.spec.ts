@@ -72,7 +72,7 @@ it("keeps the theme that was chosen", () =>
 
 it("chats with two models side by side, says how fast they are, and stops", () =>
   visit("playground?m=org/small,second&max_tokens=8", async ({ page }) => {
-    const message = page.getByRole("textbox", { name: "Message" });
+    const message = page.getByRole("textbox", { name: "Message", exact: true });
     await message.fill("Hello there");
     await message.press("Enter");
     for (const model of ["org/small", "second"]) {

@@ -67,49 +67,48 @@ function MainMenu(props: { onHelp: () => void; here: string | undefined; status:
           <path d="M2.5 4h11M2.5 8h11M2.5 12h11" />
         </svg>
       </Menu.Trigger>
-      <Menu.Portal>
-        <Menu.Content className="menu" align="end" sideOffset={6} collisionPadding={8}>
-          <Menu.Group className="narrow">
-            {PLACES.map((place) => (
-              <Menu.Item key={place.path} className={place.path === props.here ? "current" : undefined} onSelect={() => navigate(place.path)}>
-                {place.title}
-              </Menu.Item>
-            ))}
-            <Menu.Separator />
-          </Menu.Group>
-          <Menu.Item onSelect={() => navigate("/add")}>Add a model</Menu.Item>
-          <Menu.Item asChild>
-            <a href="docs">API documentation</a>
-          </Menu.Item>
-          <Menu.Item onSelect={props.onHelp}>
-            Keyboard <kbd>?</kbd>
-          </Menu.Item>
+      {/* Not in a portal: it belongs to the head, also for those who go by landmarks. */}
+      <Menu.Content className="menu" align="end" sideOffset={6} collisionPadding={8}>
+        <Menu.Group className="narrow">
+          {PLACES.map((place) => (
+            <Menu.Item key={place.path} className={place.path === props.here ? "current" : undefined} onSelect={() => navigate(place.path)}>
+              {place.title}
+            </Menu.Item>
+          ))}
           <Menu.Separator />
-          <Menu.Label>Theme</Menu.Label>
-          <Menu.RadioGroup value={theme} onValueChange={(value) => setTheme(value as Theme)}>
-            {THEMES.map((name) => (
-              <Menu.RadioItem key={name} value={name}>
-                {name[0]?.toUpperCase() + name.slice(1)}
-                <Menu.ItemIndicator aria-hidden="true">✓</Menu.ItemIndicator>
-              </Menu.RadioItem>
-            ))}
-          </Menu.RadioGroup>
-          {who?.by === "session" && (
-            <>
-              <Menu.Separator />
-              <Menu.Label>
-                {who.name}: {who.scopes.join(", ")}
-              </Menu.Label>
-              <Menu.Item onSelect={() => void session.signOut()}>Sign out</Menu.Item>
-            </>
-          )}
-          {props.status !== undefined && (
+        </Menu.Group>
+        <Menu.Item onSelect={() => navigate("/add")}>Add a model</Menu.Item>
+        <Menu.Item asChild>
+          <a href="docs">API documentation</a>
+        </Menu.Item>
+        <Menu.Item onSelect={props.onHelp}>
+          Keyboard <kbd>?</kbd>
+        </Menu.Item>
+        <Menu.Separator />
+        <Menu.Label>Theme</Menu.Label>
+        <Menu.RadioGroup value={theme} onValueChange={(value) => setTheme(value as Theme)}>
+          {THEMES.map((name) => (
+            <Menu.RadioItem key={name} value={name}>
+              {name[0]?.toUpperCase() + name.slice(1)}
+              <Menu.ItemIndicator aria-hidden="true">✓</Menu.ItemIndicator>
+            </Menu.RadioItem>
+          ))}
+        </Menu.RadioGroup>
+        {who?.by === "session" && (
+          <>
+            <Menu.Separator />
             <Menu.Label>
-              {props.status.version} · up {duration(props.status.uptime_s)}
+              {who.name}: {who.scopes.join(", ")}
             </Menu.Label>
-          )}
-        </Menu.Content>
-      </Menu.Portal>
+            <Menu.Item onSelect={() => void session.signOut()}>Sign out</Menu.Item>
+          </>
+        )}
+        {props.status !== undefined && (
+          <Menu.Label>
+            {props.status.version} · up {duration(props.status.uptime_s)}
+          </Menu.Label>
+        )}
+      </Menu.Content>
     </Menu.Root>
   );
 }
