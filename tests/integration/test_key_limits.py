@@ -229,10 +229,10 @@ async def test_a_place_is_given_back_on_every_way_out() -> None:
         assert now["device_seconds_per_day"] > 0
         await case.quiet()
 
+        assert await case.serving.stop() == 0  # now all rows are written
         counted = sum(
             (prompt or 0) + (answer or 0) for prompt, answer in ledger(case, key, "prompt_tokens, completion_tokens")
         )
-        assert await case.serving.stop() == 0
         await case.serving.start()
         again = await used(case, key)
         assert again["tokens_per_day"] == counted > 0
