@@ -432,9 +432,10 @@ class InferenceQueue:
         lane = self._lanes.get(model)
         if lane is None:
             return
-        if held or split(lane.why)[0] is not Reason.DATABASE:
-            lane.why = reason
         code = split(reason)[0]
+        # That its next try is under way is no news: that it is written down is, and that it waits for something else.
+        if split(lane.why)[0] is not Reason.DATABASE or (held and code is not Reason.LOADING):
+            lane.why = reason
         # The load that they share says more than that it is under way; once it is there, it is slots that they wait for.
         if not (held and code in {Reason.LOADING, Reason.STOPPING} and lane.waited_for is not None):
             lane.waited_for = code

@@ -179,6 +179,8 @@ class Swaps(Lets):
             self._give_up(loading, f"its start could not be written down. {error.message}")
         except Exception as error:  # whatever the database says, the promise has to be undone
             self._give_up(loading, f"the database did not take the launch: {error!r}")
+        else:
+            self._waiting.explain(loading.load.model, loading.load.reason)
         return loading.ok is None
 
     def _put_off(self, loading: Loading, why: str) -> None:

@@ -638,6 +638,37 @@ async def test_a_database_that_is_locked_is_asked_again_after_a_pause() -> None:
         assert waiting.result() == "a"
 
 
+async def test_who_waits_too_long_for_a_database_is_told_of_it_and_not_of_the_try_under_way() -> None:
+    """Also while another try waits for its turn; once the start is written down, that it is under way is the truth."""
+    async with world(model("a")) as w:
+        saved, free, tries = w.store.save, asyncio.Event(), 0
+
+        async def save(record: LaunchRecord) -> None:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise DatabaseUnavailable("The database could not be used: database is locked.")
+            await free.wait()
+            await saved(record)
+
+        w.store.save = save  # type: ignore[method-assign]
+        waiting = asyncio.create_task(get(w, w.ticket("a", wait=15.0)))
+        await w.clock.advance(12.0)
+        assert tries == 2  # and this one is under way
+        w.queue.kick()
+        await w.clock.advance(3.5)
+        assert "database" in str(waiting.exception())
+        other = asyncio.create_task(get(w, w.ticket("a", wait=60.0)))
+        await w.clock.advance(0.1)
+        free.set()
+        await w.clock.advance(0.1)
+        w.queue.kick()
+        await w.clock.advance(0.1)
+        assert all("database" not in entry.why for entry in w.queue.entries())
+        await w.clock.advance(5.0)
+        assert other.result() == "a"
+
+
 async def test_a_model_that_fits_nowhere_is_refused_with_the_sums() -> None:
     """Bigger than the device: answered at once, not after the wait."""
     async with world(model("a", 99)) as w:
