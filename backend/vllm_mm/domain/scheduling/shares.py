@@ -1,8 +1,9 @@
 """Who may still wait when many do: nobody fills the queue while others ask too. Pure.
 
 A key, and a model, may hold as many places as are left free, while another one asked lately. So the last place is never taken by
-one who has many: one of them gets half of the places, two of them get a third each, and there is always one left for somebody
-who has none. The bound on a model is for keys that wait for it already: one key's crowd there does not shut out another's one.
+one who has many: one of them gets half of the places, two that come in turn get a third each, and one that comes later gets half of
+what is left; so there is one left for somebody who has none while n keys wait in a queue of 2**n places or more. The bound on a
+model is for keys that wait for it already: one key's crowd there does not shut out another's one.
 Nobody who waits is sent away for a newcomer. Who asks alone may have all.
 """
 

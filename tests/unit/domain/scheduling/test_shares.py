@@ -57,7 +57,7 @@ def test_who_asked_long_ago_is_nobody_else() -> None:
 )  # fmt: skip
 def test_nobody_fills_the_queue_while_others_ask(bound: int, hogs: int, steps: list[tuple[int, int, bool]]) -> None:
     """Whatever some keys send and whatever leaves: with n of them that hold places there is always one for somebody who has none,
-    if there are more than n; nobody has more than are free when it comes, and nobody who waits is sent away."""
+    if there are 2**n or more (who comes first may have half, the next half of what is left); nobody has more than are free when it comes, and nobody who waits is sent away."""
     waiting: list[tuple[int, int]] = []
     for one, model, leaves in steps:
         key = one % hogs
@@ -72,5 +72,5 @@ def test_nobody_fills_the_queue_while_others_ask(bound: int, hogs: int, steps: l
             assert by_key < asked.free
             assert by_model < asked.free or not by_both
             waiting.append((key, model))
-        if bound > hogs:
+        if bound >= 2**hogs:
             assert refusal(places(len(waiting), 0, 0, bound=bound)) == "", "a newcomer finds no place"
