@@ -8,8 +8,7 @@ import { App } from "./app";
 import { applyTheme } from "./frame/theme";
 import { coalesced } from "./live/coalesce";
 import { LiveFeed } from "./live/feed";
-import "./style.css";
-import "./pages.css";
+import "./style/index.css";
 
 // Pages are below `ui`, wherever a reverse proxy puts the server; its own address leads there.
 const root = new URL("ui", document.baseURI).pathname;

@@ -7,7 +7,7 @@ export interface Stack {
   name: string;
   /** One for each time; null where nothing is known. */
   values: readonly (number | null)[];
-  /** A colour's name in style.css, such as `c0`. */
+  /** A colour's name in style/theme.css, such as `c0`. */
   colour: string;
 }
 
