@@ -10,6 +10,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/engine/test_gathering.py::test_nothing_passes_what_is_held",),
     ),
     Mutant(
+        "always-alone", "who was alone once is never gathered with others again",
+        "backend/vllm_mm/engine/gathering.py",
+        "        if len(waiting) > 1:", "        if len(waiting) > 1000:",
+        ("tests/unit/engine/test_gathering.py::test_who_is_not_alone_any_more_waits_for_the_others",),
+    ),
+    Mutant(
+        "row-by-row", "rows that come during a write do not gather before the next one",
+        "backend/vllm_mm/store/behind.py",
+        "                if 0 < len(self._pending) < size and", "                if 0 > len(self._pending) and",
+        ("tests/unit/store/test_behind.py::test_what_comes_during_a_write_gathers_like_what_came_before",),
+    ),
+    Mutant(
         "shared-trouble", "one connection that cannot be written to keeps the bytes of the others",
         "backend/vllm_mm/engine/gathering.py",
         "            except Exception:", "            except KeyError:",

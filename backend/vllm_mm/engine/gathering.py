@@ -2,7 +2,8 @@
 
 Each write to a socket may wake who waits at its other end, and a wake-up costs more than all else in it: many microseconds on a
 virtual machine. Made one behind the other, most writes find the other side awake. At 64 requests at a time this made a quarter of
-what a request costs (docs/performance.md); one request alone waits for its writes a few microseconds longer.
+what a request costs (docs/performance.md). Where writes come one by one there is nothing to gather, and the pass through the loop
+until they are made is time lost: then most are made at once, and one in a few is held to see whether others have come.
 """
 
 import asyncio
@@ -16,17 +17,24 @@ LARGE: Final = 65536
 """What is larger, in bytes, is written at once: it would have to be copied, and is its own reason to wake somebody."""
 MOST: Final = 64
 """So many connections are written to together at most: those who came first should not wait for all others."""
+LONELY: Final = 4
+"""So many times in a row one connection was alone in the outbox; then it is not waited for others..."""
+AT_ONCE: Final = 32
+"""...for so many writes."""
 
 
 class Outbox:
     """The connections that have something to be written. One for each kind of them, on one event loop."""
 
-    __slots__ = ("_later", "_waiting")
+    __slots__ = ("_alone", "_later", "_waiting", "at_once")
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         """`later` has a function called when the event loop is through with what it is at (`loop.call_soon`)."""
         self._later = later
         self._waiting: list[Gathering] = []
+        self._alone = 0
+        self.at_once = 0
+        """So many writes are not worth to be held."""
 
     def add(self, transport: "Gathering") -> None:
         """It holds something now."""
@@ -39,6 +47,12 @@ class Outbox:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
+        if len(waiting) > 1:
+            self._alone = 0
+        elif waiting:
+            self._alone += 1
+            if self._alone >= LONELY:
+                self._alone, self.at_once = LONELY - 1, AT_ONCE
         for transport in waiting:
             try:
                 transport.flush()
@@ -75,8 +89,14 @@ class Gathering(asyncio.Transport):
         held = self._held
         if type(data) is bytes and len(data) <= LARGE:
             if held is None:
-                self._held = data
-                self._outbox.add(self)
+                outbox = self._outbox
+                if outbox.at_once:
+                    outbox.at_once -= 1
+                    if not self.is_closing():
+                        self._inner.write(data)
+                else:
+                    self._held = data
+                    outbox.add(self)
                 return
             if len(held) <= LARGE:
                 self._held = held + data

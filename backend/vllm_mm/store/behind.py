@@ -183,6 +183,9 @@ class WriteBehind(Generic[T]):
                     await self._let_go()
                 finally:
                     self._in_flight = 0
+                if 0 < len(self._pending) < size and not self._error and not self._waiters:
+                    # What came meanwhile gathers too: batches of a few rows behind one another cost more than the rows.
+                    await self._clock.sleep(self._delay)
 
     def _take_up(self) -> None:
         if self._spool is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vllm_mm.engine.gathering import LARGE, MOST, Gathering, Outbox
+from vllm_mm.engine.gathering import AT_ONCE, LARGE, LONELY, MOST, Gathering, Outbox
 
 
 class Recorded(asyncio.Transport):
@@ -154,3 +154,62 @@ def test_one_that_cannot_be_written_to_keeps_nobody_elses_bytes(caplog: pytest.L
     later.run()
     assert good.seen == [b"b"]
     assert "could not be written to" in caplog.text
+
+
+def test_where_one_is_always_alone_most_writes_are_made_at_once() -> None:
+    transport, inner, later = made()
+    for _ in range(LONELY):
+        transport.write(b"a")
+        later.run()
+    for _ in range(2):
+        inner.seen.clear()
+        for _ in range(AT_ONCE):
+            transport.write(b"b")
+        assert inner.seen == [b"b"] * AT_ONCE
+        assert later.calls == []
+        transport.write(b"c")
+        assert transport.holds, "it is looked again whether others have come"
+        later.run()
+
+
+def test_who_is_not_alone_any_more_waits_for_the_others() -> None:
+    later = Later()
+    outbox = Outbox(later)
+    one, other = Gathering(Recorded(), outbox), Gathering(Recorded(), outbox)
+    for _ in range(LONELY):
+        one.write(b"a")
+        later.run()
+    for _ in range(AT_ONCE):
+        one.write(b"a")
+    for _ in range(LONELY):
+        one.write(b"b")
+        other.write(b"b")
+        assert one.holds
+        assert other.holds
+        later.run()
+    for _ in range(LONELY - 1):
+        one.write(b"c")
+        assert one.holds
+        later.run()
+
+
+def test_what_was_flushed_before_its_time_counts_for_nobody() -> None:
+    later = Later()
+    outbox = Outbox(later)
+    all_of_them = [Gathering(Recorded(), outbox) for _ in range(MOST)]
+    for _ in range(LONELY + 1):
+        for each in all_of_them:
+            each.write(b"x")
+        later.run()
+    assert outbox.at_once == 0
+
+
+def test_at_once_is_not_written_to_a_connection_that_is_closing() -> None:
+    transport, inner, later = made()
+    for _ in range(LONELY):
+        transport.write(b"a")
+        later.run()
+    inner.seen.clear()
+    inner.closing = True
+    transport.write(b"b")
+    assert inner.seen == []

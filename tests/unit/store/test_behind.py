@@ -61,6 +61,38 @@ async def test_rows_go_in_order_and_in_batches() -> None:
     assert await end(behind, clock)
 
 
+async def test_what_comes_during_a_write_gathers_like_what_came_before() -> None:
+    table, clock = Table(), FakeClock()
+    behind = make(table, clock)
+    table.gate.clear()
+    behind.add(1)
+    await clock.advance(0.15)
+    behind.add(2)
+    table.gate.set()
+    await clock.advance(0.05)
+    behind.add(3)
+    await clock.advance(0.03)
+    assert table.calls == [1]
+    await clock.advance(0.1)
+    assert (table.rows, table.calls) == ([1, 2, 3], [1, 2])
+    assert await end(behind, clock)
+
+
+async def test_who_waits_for_the_rows_does_not_wait_for_more_of_them() -> None:
+    table, clock = Table(), FakeClock()
+    behind = make(table, clock)
+    table.gate.clear()
+    behind.add(1)
+    await clock.advance(0.15)
+    behind.add(2)
+    flushed = asyncio.create_task(behind.flush())
+    await clock.advance(0.0)
+    table.gate.set()
+    await clock.advance(0.0)
+    assert (table.rows, await flushed) == ([1, 2], True)
+    assert await end(behind, clock)
+
+
 async def test_a_locked_database_is_tried_again() -> None:
     """With growing pauses; `problem` says so after some seconds, and is gone once the rows are through."""
     table, clock = Table(), FakeClock()
