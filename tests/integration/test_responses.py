@@ -318,6 +318,27 @@ async def test_work_in_the_background_is_cancelled_at_its_deadline(form: str, tm
         assert worker.cancelled
 
 
+@pytest.mark.parametrize("running", [True, False])
+async def test_work_in_the_background_ends_with_its_key(form: str, tmp_path: Path, running: bool) -> None:
+    """It is cancelled at its engine when its key is revoked, unless what runs may finish (`auth.revoke_running: false`)."""
+    worker = Worker()
+    async with (
+        upstream(worker, tmp_path) as engine,
+        plane(form, engine.address, rules=Rules(revoke_running=running)) as server,
+    ):
+        await made(server, BODY[:-1] + b',"background":true}')
+        server.gateway.keys.replace([])
+        if not running:
+            heard = len(engine.heard)
+            async with asyncio.timeout(30):
+                while len(engine.heard) < heard + 2:  # it is asked how far it is, as before
+                    await asyncio.sleep(0.01)
+            assert not worker.cancelled
+            worker.done = True
+        await until_over(server)
+        assert worker.cancelled is running
+
+
 def stream_of(worker: Worker) -> object:
     created = b'event: response.created\ndata: {"response":{"id":"resp_1"},"sequence_number":0}\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -355,6 +376,23 @@ async def test_a_stream_in_the_background_is_followed_when_its_client_leaves(for
         worker.done = True
         await until_over(server)
         assert engine.heard[-1].target == f"{PATH}/resp_1"
+
+
+@pytest.mark.parametrize("by", ["key", "operator"])
+async def test_a_stream_in_the_background_that_we_end_is_cancelled(form: str, tmp_path: Path, by: str) -> None:
+    """Whether its key was revoked or an operator ended it: the engine, which would go on without its client, is told to stop."""
+    worker = Worker()
+    async with upstream(stream_of(worker), tmp_path) as engine, plane(form, engine.address) as server:  # type: ignore[arg-type]
+        reader, writer = await begin_stream(server)
+        if by == "key":
+            server.gateway.keys.replace([])
+        else:
+            assert server.gateway.cancel(server.gateway.running[0].own_id, "ada")
+        assert b"event: error" in await reader.read()
+        writer.close()
+        await until_over(server)
+        assert worker.cancelled
+        assert engine.heard[-1].target == f"{PATH}/resp_1/cancel"
 
 
 async def test_a_cancelled_stream_is_ended(form: str, tmp_path: Path) -> None:

@@ -261,8 +261,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "revoked-key-waits-on", "a request that waits is served although its key was revoked", "backend/vllm_mm/gateway/forward.py",
-        "            if relay.exchange is None or self.rules.revoke_running:\n", "            if relay.exchange is not None and self.rules.revoke_running:\n",
+        "            elif relay.exchange is None or self.rules.revoke_running:\n", "            elif relay.exchange is not None and self.rules.revoke_running:\n",
         ("tests/integration/test_data_plane_cuts.py::test_what_a_revoked_key_asked_for_ends",),
+    ),
+    Mutant(
+        "revoked-key-works-on", "what an engine does in the background for a key goes on when that is revoked", "backend/vllm_mm/gateway/forward.py",
+        "            self.responses.background.revoked(key_id)\n", "            pass\n",
+        ("tests/integration/test_responses.py::test_work_in_the_background_ends_with_its_key",),
+    ),
+    Mutant(
+        "ended-stream-works-on", "a stream in the background that was ended here goes on in its engine", "backend/vllm_mm/gateway/responses.py",
+        "        if isinstance(relay.stopped, RequestCancelled | Unauthorized):", "        if isinstance(relay.stopped, RequestCancelled):",
+        ("tests/integration/test_responses.py::test_a_stream_in_the_background_that_we_end_is_cancelled",),
     ),
     Mutant(
         "bytes-end-sessions", "a message of bytes reaches vLLM's route, which ends the session", "backend/vllm_mm/gateway/realtime.py",

@@ -1,5 +1,5 @@
 """Responses that an engine makes after its answer: each keeps the lease of its request until it is done, so that the engine is not
-taken for idle meanwhile."""
+taken for idle meanwhile. What nobody may have any more is cancelled at its engine."""
 
 import asyncio
 import logging
@@ -75,26 +75,65 @@ class _Answer:
             return None
 
 
+class Work:
+    """One of them: what it is, whose, and whether it is wanted."""
+
+    __slots__ = ("_news", "deadline", "key", "response", "unwanted")
+
+    def __init__(self, response: str, key: str, deadline: float) -> None:
+        """`key`: the id of the key that asked for it; `deadline`: in monotonic seconds, to which the time is added for which it stands
+        still. Then the engine is told to stop."""
+        self.response = response
+        self.key = key
+        self.deadline = deadline
+        self.unwanted: str | None = None
+        """Why the engine is to stop before that."""
+        self._news: asyncio.Future[None] | None = None
+
+    def end(self, reason: str) -> None:
+        """It is not wanted any more."""
+        self.unwanted = reason
+        self.look()
+
+    def look(self) -> None:
+        """There is something new: a `pause` ends."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def pause(self, clock: Clock, seconds: float) -> None:
+        """Until then, or until there is something new."""
+        self._news = asyncio.get_running_loop().create_future()
+        timer = clock.call_at(clock.now() + seconds, self.look)
+        try:
+            await self._news
+        finally:
+            timer.cancel()
+            self._news = None
+
+
 class Background:
     """Those under way."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._tasks: dict[asyncio.Task[None], Work] = {}
 
     @property
     def running(self) -> Sequence[str]:
         """Their ids."""
-        return tuple(self._tasks.values())
+        return tuple(work.response for work in self._tasks.values())
 
-    def follow(
-        self, held: AbstractAsyncContextManager[LeaseView], lease: LeaseView, response: str, deadline: float
-    ) -> None:
-        """Keep `lease`, which `held` gave, until the engine is done with `response`; at `deadline` (monotonic seconds, to which
-        the time is added for which it stands still) it is told to stop."""
-        task = asyncio.get_running_loop().create_task(self._follow(held, lease, response, deadline), name=response)
-        self._tasks[task] = response
+    def follow(self, held: AbstractAsyncContextManager[LeaseView], lease: LeaseView, work: Work) -> None:
+        """Keep `lease`, which `held` gave, until the engine is done with `work`."""
+        task = asyncio.get_running_loop().create_task(self._follow(held, lease, work), name=work.response)
+        self._tasks[task] = work
         task.add_done_callback(self._tasks.pop)
+
+    def revoked(self, key: str) -> None:
+        """The key with that id is good no more: what runs for it is cancelled at its engine, at once, or when that is awake again."""
+        for work in self._tasks.values():
+            if work.key == key:
+                work.end("its key was revoked")
 
     async def close(self) -> None:
         """Give all leases back; what the engines do goes on without."""
@@ -103,34 +142,40 @@ class Background:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(
-        self, held: AbstractAsyncContextManager[LeaseView], lease: LeaseView, response: str, deadline: float
-    ) -> None:
+    async def _follow(self, held: AbstractAsyncContextManager[LeaseView], lease: LeaseView, work: Work) -> None:
         frozen = False
 
         def on_freeze(stands: bool) -> None:  # the lease's signature
             nonlocal frozen
             frozen = stands
+            if work.unwanted is not None:
+                work.look()
 
         lease.on_freeze = on_freeze
-        target = f"/v1/responses/{quote(response, safe='')}".encode()
+        target = f"/v1/responses/{quote(work.response, safe='')}".encode()
         pause = FIRST
         try:
             while True:
-                await self._clock.sleep(pause)
-                pause = min(LONGEST, 1.5 * pause)
+                if work.unwanted is None or frozen:
+                    await work.pause(self._clock, pause)
+                    pause = min(LONGEST, 1.5 * pause)
                 if frozen and lease.revoked is None:
                     continue  # its engine sleeps, and is asked nothing
                 if not await _runs(lease, target):
                     return
-                if self._clock.now() - lease.frozen_s(self._clock.now()) >= deadline:
-                    log.warning("%s: %s took too long in the background and is cancelled", lease.model, response)
+                now = self._clock.now()
+                if work.unwanted is None and now - lease.frozen_s(now) >= work.deadline:
+                    work.unwanted = "it took too long"
+                if work.unwanted is not None:
+                    log.warning("%s: %s in the background is cancelled: %s", lease.model, work.response, work.unwanted)
                     await ask(lease, b"POST", target + b"/cancel")
                     return
         except TimeoutError:
-            log.warning("%s: the engine did not say within %g s that it cancelled %s", lease.model, PATIENCE, response)
+            log.warning(
+                "%s: the engine did not say within %g s that it cancelled %s", lease.model, PATIENCE, work.response
+            )
         except MMError as error:
-            log.info("%s: %s in the background ended with its engine: %s", lease.model, response, error.message)
+            log.info("%s: %s in the background ended with its engine: %s", lease.model, work.response, error.message)
         finally:
             await held.__aexit__(None, None, None)
 

@@ -144,13 +144,20 @@ class Gateway:
         return self.realtime.cancel(request_id, cause) or bool(found)
 
     def revoked(self, key_id: str) -> None:
-        """That key is not good any more: what waits for it is refused, and what runs is cut where `Rules.revoke_running` says so."""
+        """That key is not good any more: what waits for it is refused, and what runs is cut where `Rules.revoke_running` says so, also in
+        the background."""
         told = Unauthorized("The API key of this request was revoked. Ask for a new one.")
         for relay in self.running:
-            if relay.key is None or relay.key.id != key_id or relay.stopped is not None or relay.over:
+            if relay.key is None or relay.key.id != key_id or relay.stopped is not None:
                 continue
-            if relay.exchange is None or self.rules.revoke_running:
+            if relay.over:
+                relay.stopped = (
+                    told if self.rules.revoke_running else None
+                )  # for what it may have begun in the background
+            elif relay.exchange is None or self.rules.revoke_running:
                 relay.stop(told)
+        if self.rules.revoke_running:
+            self.responses.background.revoked(key_id)
         self.realtime.revoked(key_id, told)
 
     def new_id(self, headers: Headers) -> str:

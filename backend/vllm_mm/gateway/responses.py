@@ -17,12 +17,19 @@ from urllib.parse import quote
 import msgspec
 
 from vllm_mm.clock import Clock
-from vllm_mm.domain.errors import BadRequest, MMError, ResponseGone, ResponseOutOfReach
+from vllm_mm.domain.errors import (
+    BadRequest,
+    MMError,
+    RequestCancelled,
+    ResponseGone,
+    ResponseOutOfReach,
+    Unauthorized,
+)
 from vllm_mm.domain.keys import Key
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import ModelSpec
-from vllm_mm.gateway.background import Background, ask
+from vllm_mm.gateway.background import Background, Work, ask
 from vllm_mm.gateway.ports import Headers, Leases, LeaseView, Rules
 from vllm_mm.gateway.relay import Relay
 from vllm_mm.gateway.rename import value_span
@@ -359,7 +366,11 @@ class _Kept:
         return self._lease
 
     async def __aexit__(self, *error: Any) -> None:
-        if self._lease is None or self._relay.created is None:
+        relay = self._relay
+        if self._lease is None or relay.created is None:
             await self._inner.__aexit__(*error)
-        else:
-            self._background.follow(self._inner, self._lease, self._relay.created, self._deadline)
+            return
+        work = Work(relay.created, relay.key.id if relay.key is not None else "", self._deadline)
+        if isinstance(relay.stopped, RequestCancelled | Unauthorized):  # a client that merely left may come back
+            work.end("its request was cancelled, or its key revoked")
+        self._background.follow(self._inner, self._lease, work)

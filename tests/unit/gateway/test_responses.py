@@ -12,7 +12,7 @@ from fakes import FakeClock
 from vllm_mm.domain.errors import MMError, RequestCut
 from vllm_mm.engine.exchange import Exchange, ResponseSink, UpstreamRequest
 from vllm_mm.gateway import responses
-from vllm_mm.gateway.background import FIRST, LARGEST, LONGEST, Background
+from vllm_mm.gateway.background import FIRST, LARGEST, LONGEST, Background, Work
 from vllm_mm.gateway.relay import Call
 from vllm_mm.gateway.responses import Book, Held, ResponseRelay, id_in, read_wish
 from vllm_mm.gateway.routes import CANCEL, RESPONSES, RETRIEVE, about_response
@@ -219,7 +219,7 @@ async def follow(lease: _Lease, clock: FakeClock, deadline: float = 1e9) -> Back
     background = Background(clock)
     holding = lease.hold()
     await holding.__aenter__()
-    background.follow(holding, lease, "r/1", deadline)
+    background.follow(holding, lease, Work("r/1", "k1", deadline))
     assert background.running == ("r/1",)
     return background
 
@@ -277,6 +277,50 @@ async def test_what_takes_too_long_is_cancelled() -> None:
     assert not lease.back
     await clock.advance(2 * LONGEST)
     assert lease.asked[-1] == b"POST /v1/responses/r%2F1/cancel"
+    assert lease.back
+
+
+CANCELLED = [b"GET /v1/responses/r%2F1", b"POST /v1/responses/r%2F1/cancel"]
+
+
+async def test_what_runs_for_a_revoked_key_is_cancelled() -> None:
+    """At once and not with the next question; that of other keys goes on."""
+    lease, clock = _Lease("in_progress"), FakeClock()
+    background = await follow(lease, clock)
+    await clock.advance(0)
+    background.revoked("k2")
+    await clock.settle()
+    assert lease.asked == []
+    background.revoked("k1")
+    await clock.settle()
+    assert lease.asked == CANCELLED
+    assert lease.back
+    assert background.running == ()
+
+
+async def test_what_is_done_is_not_cancelled_with_its_key() -> None:
+    """The engine is asked first."""
+    lease, clock = _Lease("completed"), FakeClock()
+    background = await follow(lease, clock)
+    background.revoked("k1")
+    await clock.settle()
+    assert lease.asked == CANCELLED[:1]
+    assert lease.back
+
+
+async def test_what_stands_still_is_cancelled_when_it_would_go_on() -> None:
+    """A sleeping engine is asked nothing, and one that wakes is asked at once; no time passes here."""
+    lease, clock = _Lease("in_progress"), FakeClock()
+    background = await follow(lease, clock)
+    await clock.settle()
+    assert lease.on_freeze is not None
+    lease.on_freeze(True)
+    background.revoked("k1")
+    await clock.settle()
+    assert lease.asked == []
+    lease.on_freeze(False)
+    await clock.settle()
+    assert lease.asked == CANCELLED
     assert lease.back
 
 
