@@ -22,7 +22,7 @@ from packages import Unavailable, from_debian, from_pypi
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ROUTER = "vllm-router==0.1.17"
-LITELLM = "litellm[proxy]==1.108.10"
+LITELLM = "litellm[proxy]==1.108.7"
 PROXY_CORE, LOAD_CORE = "0", "1"
 
 
