@@ -105,12 +105,24 @@ def _columns(case: str) -> list[tuple[str, str, str]]:
     return [(f"body {size}: ms CPU", "cpu_ms", ",.2f"), ("RSS MB", "rss_mb", ",.0f")]
 
 
-def tables(found: Medians, order: Iterable[str]) -> str:
+def _by_size(case: str) -> tuple[int, str]:
+    """Cases come in the random order of their first measurement."""
+    size = case.partition("_")[2]
+    number = size.rstrip("km")
+    return (int(number) << {"k": 10, "m": 20}.get(size[-1], 0) if number else 1 << 40, case)
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    head, *rest = rows
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rest))
+
+
+def tables(found: Medians, order: Iterable[str], *, markdown: bool = False) -> str:
     """One table for each kind of case."""
     names = list(order)
     told: list[str] = []
     groups: dict[str, list[str]] = {}
-    for case in found:
+    for case in sorted(found, key=_by_size):
         groups.setdefault("req" if case == "ttft" else case.partition("_")[0], []).append(case)
     for cases in groups.values():
         columns = [(case, *column) for case in cases for column in _columns(case)]
@@ -123,5 +135,5 @@ def tables(found: Medians, order: Iterable[str]) -> str:
                     figures = {**figures, "cpu_ms": figures["cpu_us"] / 1000}
                 row.append("-" if figures is None else format(figures[figure], form))
             rows.append(row)
-        told.append(_lines(rows))
+        told.append(_markdown(rows) if markdown else _lines(rows))
     return "\n\n".join(told)

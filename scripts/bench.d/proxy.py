@@ -167,10 +167,12 @@ def run(options: argparse.Namespace) -> int:
         return 1
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    return report(runs, targets, left_out, as_json=options.json)
+    return report(runs, targets, left_out, as_json=options.json, markdown=options.markdown)
 
 
-def report(runs: list[Run], targets: list[Target], left_out: dict[str, str], *, as_json: bool) -> int:
+def report(
+    runs: list[Run], targets: list[Target], left_out: dict[str, str], *, as_json: bool, markdown: bool = False
+) -> int:
     """Print it; 1 when requests to us failed."""
     found = medians(runs)
     told = ratios(found)
@@ -189,7 +191,7 @@ def report(runs: list[Run], targets: list[Target], left_out: dict[str, str], *, 
             )
         )
     else:
-        print(tables(found, [t.name for t in targets]))
+        print(tables(found, [t.name for t in targets], markdown=markdown))
         print("\nbefore any load: " + "; ".join(f"{n}: {i['rss_mb']} MB, up in {i['up_s']} s" for n, i in idle.items()))
         print("\nours over theirs:")
         for name, by in told.items():
@@ -206,6 +208,7 @@ def add_to(kinds: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     one.add_argument("--json", action="store_true", help="print one JSON object; progress goes to stderr")
+    one.add_argument("--markdown", action="store_true", help="the tables as docs/performance.md has them")
     one.add_argument("--rounds", type=int, default=5)
     one.add_argument("--seconds", type=float, default=2.0, help="length of one measurement")
     one.add_argument("--seed", type=int, default=1, help="of the random order")
