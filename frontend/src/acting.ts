@@ -4,12 +4,11 @@ import { useCallback, useState } from "react";
 import { modelPath } from "./api/paths";
 import { useSession } from "./api/overview";
 import type { Instance, Plan } from "./api/types";
-import type { Act } from "./format/acts";
-import { loadQuestion, type Question } from "./format/acts";
+import { ASKING, loadQuestion, type Act, type Asking, type Question } from "./format/acts";
 
 export type Asked =
   /** The question is made anew from the instance as it is while it stands. */
-  { model: string; act: "stop" | "sleep" } | { model: string; act: "start" | "wake"; question: Question };
+  { model: string; act: Asking } | { model: string; act: "start" | "wake"; question: Question };
 
 export function useActs(refresh: () => void) {
   const session = useSession();
@@ -40,8 +39,8 @@ export function useActs(refresh: () => void) {
 
   const act = useCallback(
     (model: string, wish: Act) => {
-      if (wish === "stop" || wish === "sleep") {
-        setAsked({ model, act: wish });
+      if (ASKING.has(wish)) {
+        setAsked({ model, act: wish as Asking });
         return;
       }
       void during(model, wish, async () => {

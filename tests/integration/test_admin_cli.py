@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
@@ -24,6 +25,7 @@ from vllm_mm.cli.top_server import ServerSource
 from vllm_mm.control.plan import Plan, Stopped
 from vllm_mm.domain.keys import Scope
 from vllm_mm.domain.lifecycle import OnTimeout
+from vllm_mm.domain.running import Listing, Running, Stage
 from vllm_mm.domain.specs import GIB, EngineKind, ModelSpec
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -280,6 +282,33 @@ async def test_plan_queue_and_status(run: Cli) -> None:
     assert "host memory for sleep: 0 B of no bound; " in status
     assert json.loads((await run("queue", "--json")).output)["length"] == 1
     waiting.cancel()
+
+
+async def test_requests_under_way(run: Cli) -> None:
+    """How far each is; that there are more is said; a filter is refused."""
+    assert run.api is not None
+    row = Running(
+        id="req_1", request_id="mine", at=12.0, route="/v1/chat/completions", model="demo", asked="gpt", key="key_1", stream=True,
+        stage=Stage.ANSWERS, queued_s=0.5, load_s=0.25, ttft_s=0.75, total_s=2.0, frozen_s=0.0, frozen=False, bytes_in=10,
+        bytes_out=20, generation=3, retried=False, ending=False,
+    )  # fmt: skip
+    still = msgspec.structs.replace(row, id="req_2", frozen=True)
+    ending = msgspec.structs.replace(row, id="req_3", ending=True, model=None)
+
+    async def running(most: int) -> Listing:
+        return Listing([row, still, ending][:most], 3)
+
+    object.__setattr__(run.api.services, "running", running)
+    lines = (await run("requests", "ls", "--running")).output.splitlines()
+    assert [line.split("/v1/chat/completions")[1].split()[:2] for line in lines[1:]] == [
+        ["demo", "answers"],
+        ["demo", "stands"],
+        ["gpt", "is"],
+    ]
+    assert "2 younger ones are not shown" in (await run("requests", "ls", "--running", "--limit", "1")).output
+    assert json.loads((await run("requests", "ls", "--running", "--json")).output)[0]["id"] == "req_1"
+    wrong = await run("requests", "ls", "--running", "--model", "demo")
+    assert (wrong.exit_code, "takes no filter" in wrong.stderr) == (2, True)
 
 
 async def test_plan_names_sleepers_that_go_for_the_sleep_of_a_victim(run: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,19 @@ async def test_who_was_away_catches_up(api: Admin, remote: httpx.AsyncClient, ho
     assert (first, last) == ([2, 3, 4], 99)
 
 
+async def test_a_number_of_another_database_is_none(api: Admin, remote: httpx.AsyncClient) -> None:
+    """Whoever has seen more than there ever was begins anew, with the tail."""
+    for i in range(3):
+        api.services.journal.emit("test.event", data={"i": i})
+    ahead = {"Last-Event-ID": str(api.services.journal.last_seq + 1000)}
+    async with remote.stream("GET", "/api/events", params={"tail": 2}, headers=ahead) as answer:
+        reading = events(answer)
+        first = [json.loads((await anext(reading))["data"])["data"]["i"] for _ in range(2)]
+        api.services.journal.emit("test.event", data={"i": 99})
+        last = json.loads((await anext(reading))["data"])["data"]["i"]
+    assert (first, last) == ([1, 2], 99)
+
+
 async def test_events_of_one_model(api: Admin, remote: httpx.AsyncClient) -> None:
     """`model` filters, by id or alias."""
     async with remote.stream("GET", "/api/events", params={"model": "Qwen/Qwen2.5-7B"}) as answer:

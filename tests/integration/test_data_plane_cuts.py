@@ -16,10 +16,12 @@ from plane import FORMS, SECRET, ask, get, plane, post, read_answer
 from upstreams import Peer, Script, answers, chunk, upstream
 from vllm_mm.domain.errors import RequestCut
 from vllm_mm.domain.keys import Key, Scope, digest
+from vllm_mm.domain.running import Stage
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.engine.ports import Address
 from vllm_mm.gateway import again
 from vllm_mm.gateway.ports import Rules
+from vllm_mm.gateway.underway import under_way
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"model":"org/model-1","messages":[]}'
@@ -331,7 +333,12 @@ async def test_an_operator_cancels(form: str, tmp_path: Path, stage: str) -> Non
         if stage == "queued":
             server.leases.hold = asyncio.Event()
         asking = asyncio.ensure_future(ask(server, post(CHAT, STREAM, {"x-request-id": "me"})))
-        await asyncio.sleep(0.15)
+        listed = {"queued": Stage.WAITS, "prefill": Stage.PROMPT, "mid-stream": Stage.ANSWERS}[stage]
+        async with asyncio.timeout(30):
+            while [row.stage for row in under_way(server.gateway, 10).requests] != [listed]:
+                await asyncio.sleep(0.005)
+        (row,) = under_way(server.gateway, 10).requests
+        assert (row.request_id, row.model, row.key, row.route) == ("me", "org/model-1", "k1", "/v1/chat/completions")
         assert not server.gateway.cancel("other", "ada")
         assert server.gateway.cancel("me", "ada")
         answer = await asking
@@ -342,6 +349,7 @@ async def test_an_operator_cancels(form: str, tmp_path: Path, stage: str) -> Non
         assert answer.header("retry-after") is None
         await server.settled(1)
         assert server.rows[0].outcome is Outcome.CUT
+        assert under_way(server.gateway, 10).total == 0
 
 
 @pytest.mark.parametrize("stage", ["queued", "prefill", "mid-stream"])

@@ -193,6 +193,11 @@ async def test_requests_are_spread_and_their_sum_is_exact() -> None:
         mine = next(line for line in lines[3:] if holder(case, line.port) in workers(case).values())
         mine.ask("a", max_tokens=2000, stream=True)
         status, fields = await mine.head()
+        listed = (await case.client.get(f"{case.url}/api/requests/running")).json()
+        assert (listed["total"], [(r["request_id"], r["model"]) for r in listed["requests"]]) == (
+            1,
+            [(fields["x-request-id"], "a")],
+        )
         done = await case.client.post(f"{case.url}/api/requests/{fields['x-request-id']}/cancel")
         assert (status, done.status_code) == (200, 200), done.text
         told = await mine.reader.read()

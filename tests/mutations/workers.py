@@ -58,4 +58,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "                self._wire.send(say.Suspect(name, model.gate.generation, more))\n", "",
         ("tests/unit/manager/test_lending.py::test_a_stream_that_a_worker_gives_up_makes_its_engine_prove_itself",),
     ),
+    Mutant(
+        "dead-worker-asked-for-ever", "who asks what a worker has under way waits for one that is gone",
+        "backend/vllm_mm/engine/lending/answers.py",
+        "        for number, (_, otherwise) in tuple(self._asked.items()):\n            self.heard(number, otherwise)\n", "",
+        ("tests/unit/manager/test_lending.py::test_what_is_under_way_is_known_of_all_workers",),
+    ),
+    Mutant(
+        "lists-what-is-over", "a request whose answer is complete is listed as one under way",
+        "backend/vllm_mm/gateway/underway.py",
+        "[r for r in relays if not r.over]", "list(relays)",
+        ("tests/unit/gateway/test_underway.py::test_each_stage_of_a_request_is_told_with_its_times",),
+    ),
+    Mutant(
+        "list-without-bound", "all requests under way are listed, however many there are",
+        "backend/vllm_mm/gateway/underway.py",
+        "nsmallest(most, everything", "nsmallest(1 << 30, everything",
+        ("tests/unit/gateway/test_underway.py::test_no_more_than_asked_for_and_the_oldest_first",),
+    ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from vllm_mm.api import present
 from vllm_mm.api.alerts import alerts
 from vllm_mm.api.dependencies import ROW_MAX, Reader, The, operation_id, resolve
 from vllm_mm.api.plan_schemas import PlanOut
-from vllm_mm.api.rows import RequestOut, RequestsOut
+from vllm_mm.api.rows import RequestOut, RequestsOut, UnderWayOut
 from vllm_mm.api.schemas import (
     REFUSALS,
     DeviceOut,
@@ -79,6 +79,14 @@ async def get_status(the: The, _key: Reader) -> StatusOut:
         forecasts={s: present.accuracy(a) for s, a in the.manager.forecast.accuracy.items()},
         host_memory=present.host_memory(the.manager.host_memory, free_memory()), alerts=alerts(the),
     )  # fmt: skip
+
+
+@router.get("/requests/running", name="list_running")
+async def list_running(
+    the: The, _key: Reader, limit: Annotated[int, Query(ge=1, le=1000, description="So many of the oldest.")] = 200
+) -> UnderWayOut:
+    """Requests and realtime sessions under way, in all processes of the server: how far each is, and since when."""
+    return UnderWayOut.of(await the.running(limit))
 
 
 @router.get("/requests", name="list_requests")

@@ -24,6 +24,7 @@ from vllm_mm.control.webhooks import Webhooks
 from vllm_mm.control.weights import Weights
 from vllm_mm.domain.errors import Forbidden
 from vllm_mm.domain.keys import Key, Right, Scope
+from vllm_mm.domain.running import Listing
 from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.engine.launchers.warm import WarmView
 from vllm_mm.engine.manager import ProcessManager
@@ -51,6 +52,10 @@ WAIT_MAX = 600.0
 
 async def _nothing_runs(_request: str, _cause: str) -> bool:
     return False
+
+
+async def _nobody_runs(_most: int) -> Listing:
+    return Listing([], 0)
 
 
 async def _nothing_waits() -> None:
@@ -99,6 +104,8 @@ class Services:
     """More reasons for `/ready`: each says what is wrong, or None."""
     cancel: Callable[[str, str], Awaitable[bool]] = _nothing_runs
     """Ends a request or session by its id (the client's or ours), with who wanted it; False when none runs."""
+    running: Callable[[int], Awaitable[Listing]] = _nobody_runs
+    """The requests and sessions under way in all processes, that many of the oldest."""
     written: Callable[[], Awaitable[object]] = _nothing_waits
     """Waits a moment for the rows of requests that are over."""
     data_plane: Callable[[Message, Receive, Send], Awaitable[None]] | None = None

@@ -48,10 +48,12 @@ async def stream_events(
         str | None, Header(description="As `after`; browsers send it when they reconnect.")
     ] = None,
 ) -> Response:
-    """Server-sent events: `id` is the number, `event` the kind, `data` the event as JSON. Without `after` only what is
-    new. A `lagged` event stands where a slow reader lost some: `data.lost` says how many."""
+    """Server-sent events: `id` is the number, `event` the kind, `data` the event as JSON. Without `after`, or where that is a number of
+    another database, only what is new, and before it the `tail`. A `lagged` event stands where a slow reader lost some: `data.lost` says how many."""
     since = after if last_event_id is None else _number(last_event_id)
     only = resolve(the, model).id if model is not None else None
+    if since is not None and since > the.journal.last_seq:
+        since = None  # a number that was never given: the reader knew another database
     backlog: Sequence[Event] = ()
     if since is None and tail:
         backlog = await the.journal.recent(tail, model=only)

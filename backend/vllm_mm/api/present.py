@@ -58,7 +58,8 @@ def instance(manager: ProcessManager, model: str) -> InstanceOut:
         reason=view.reason, devices=list(view.devices), pid=view.pid, in_flight=view.in_flight, frozen=view.frozen, queued=view.queued,
         since=view.since, failures=view.failures,
         memory=MemoryOut(reserved=dict(view.reserved), used=manager.require(model).memory),
-        generation=view.generation, launcher=manager.require(model).launcher, pinned=view.pinned, pending=pending(manager, view), idle_s=view.idle_s,
+        generation=view.generation, launcher=manager.require(model).launcher, pinned=view.pinned, pending=pending(manager, view),
+        drain_s=round(manager.estimator.draining(manager.require(model)).likely, 3), idle_s=view.idle_s,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import msgspec
 from pydantic import create_model
 
 from vllm_mm.api.schemas import Out
+from vllm_mm.domain.running import Listing, Running
 from vllm_mm.domain.usage import Gaps, RequestRecord, Usage
 
 _USAGE: Final = "usage"
@@ -41,6 +42,26 @@ class RequestOut(_Columns):
         gaps: Gaps | None = values.pop(_GAPS)
         percentiles = {shown: None if gaps is None else getattr(gaps, name) for name, shown in _PERCENTILES.items()}
         return cls(**values, **percentiles, **msgspec.structs.asdict(usage))
+
+
+_listed: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(Running).items()}
+_Listed: type[Out] = create_model("_Listed", __base__=Out, **_listed)
+
+
+class RunningOut(_Listed):
+    """A request or realtime session that is not over. Times are seconds after its arrival; null for what it has not reached."""
+
+
+class UnderWayOut(Out):
+    requests: list[RunningOut]
+    """The oldest first."""
+    total: int
+    """How many there are, of which these are the oldest."""
+
+    @classmethod
+    def of(cls, listing: Listing) -> "UnderWayOut":
+        rows = [RunningOut(**msgspec.structs.asdict(row)) for row in listing.requests]
+        return cls(requests=rows, total=listing.total)
 
 
 class RequestsOut(Out):

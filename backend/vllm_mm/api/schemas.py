@@ -62,6 +62,9 @@ class InstanceOut(Out):
     pinned: bool
     pending: bool
     """Something is under way: a load, a drain, a stop, or a wish that waits for room."""
+    drain_s: float
+    """How long a drain would take, or the one under way still takes: until its last request ends, as likely sooner as later; at most
+    `swap.drain_timeout`."""
     idle_s: float | None
 
 

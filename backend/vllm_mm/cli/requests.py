@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import typer
 
+from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.options import Json
 from vllm_mm.cli.output import clock, print_json, print_table, seconds
 from vllm_mm.cli.server import the_server
@@ -33,9 +34,17 @@ def ls(
     key: Annotated[str | None, typer.Option("--key", help="Only those of the key with this id.")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="Only those that ended so, such as ok.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="So many, the latest.")] = 20,
+    running: Annotated[
+        bool, typer.Option("--running", help="Those that are under way instead, the oldest first.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """List the latest requests, with how they ended."""
+    """List the latest requests, with how they ended; or those under way, with how far they are."""
+    if running:
+        if model or key or outcome:
+            fail("--running lists all that are under way, and takes no filter.", Exit.USAGE)
+        _running(the_server(context).get("/api/requests/running", limit=limit), as_json=json)
+        return
     found = the_server(context).get("/api/requests", model=model, key=key, outcome=outcome, limit=limit)
     if json:
         print_json(found["requests"])
@@ -53,6 +62,25 @@ def ls(
         for r in found["requests"]
     ]
     print_table(("at", "request", "route", "model", "outcome", "status", "took"), rows, "No requests.")
+
+
+def _running(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found["requests"])
+        return
+    rows = [
+        (clock(r["at"]), r["id"], r["route"], r["model"] or r["asked"], _stage(r), seconds(r["total_s"]))
+        for r in found["requests"]
+    ]
+    print_table(("at", "request", "route", "model", "now", "for"), rows, "No request is under way.")
+    if found["total"] > len(rows):
+        typer.echo(f"{found['total'] - len(rows)} younger ones are not shown: --limit")
+
+
+def _stage(row: dict[str, Any]) -> str:
+    if row["ending"]:
+        return "is being ended"
+    return "stands still" if row["frozen"] else row["stage"]
 
 
 def show(

@@ -39,6 +39,7 @@ from vllm_mm.domain.audit import Entry
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.keys import Key
+from vllm_mm.domain.running import Listing, together
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
 from vllm_mm.engine.flags import FlagBook
@@ -57,6 +58,7 @@ from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.limits import LimitBook
 from vllm_mm.gateway.ports import Rules
+from vllm_mm.gateway.underway import under_way
 from vllm_mm.main.ears import Ears
 from vllm_mm.main.hooks import webhooks_of
 from vllm_mm.main.traces import Tracer, provider_of
@@ -269,6 +271,10 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             here = gateway.cancel(request, cause)
             return (office is not None and await office.cancel(request, cause)) or here
 
+        async def running(most: int) -> Listing:
+            theirs: Sequence[Listing] = () if office is None else await office.running(most)
+            return together([under_way(gateway, most), *theirs], most)
+
         flags = FlagBook(data_dir / "flags", places.environment, clock)
         stack.callback(flags.close)
         pulls = Pulls(places.environment, journal, clock)
@@ -284,7 +290,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, data_plane=OpenAIApp(gateway), sign_ins=sign_ins, limits=limits, audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, data_plane=OpenAIApp(gateway), sign_ins=sign_ins, limits=limits, audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, running=running, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("the configuration file", configuration.watch())
         background.start("profiles", profiles.run())

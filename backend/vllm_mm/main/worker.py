@@ -21,6 +21,7 @@ from vllm_mm.api.handing import HandingOver, misdirected, worker_protocol
 from vllm_mm.api.problems import explain
 from vllm_mm.clock import RealClock
 from vllm_mm.domain.keys import Key
+from vllm_mm.domain.running import Listing
 from vllm_mm.engine.lending import messages as say
 from vllm_mm.engine.lending.borrower import Borrower
 from vllm_mm.engine.lending.link import Link
@@ -29,6 +30,7 @@ from vllm_mm.gateway.capture_book import CaptureBook
 from vllm_mm.gateway.forward import Gateway
 from vllm_mm.gateway.identity import Keyring
 from vllm_mm.gateway.memory import settle
+from vllm_mm.gateway.underway import under_way
 from vllm_mm.main.accepting import Acceptor, Counts, make_protocol
 from vllm_mm.main.logs import log_to_stderr
 from vllm_mm.main.setup import Setup
@@ -104,6 +106,9 @@ class Worker:
 
     def cancel(self, request: str, cause: str) -> bool:
         return self._gateway is not None and self._gateway.cancel(request, cause)
+
+    def listing(self, most: int) -> Listing:
+        return Listing([], 0) if self._gateway is None else under_way(self._gateway, most)
 
     # What it is made of
 

@@ -71,8 +71,8 @@ export interface paths {
         };
         /**
          * Stream Events
-         * @description Server-sent events: `id` is the number, `event` the kind, `data` the event as JSON. Without `after` only what is
-         *     new. A `lagged` event stands where a slow reader lost some: `data.lost` says how many.
+         * @description Server-sent events: `id` is the number, `event` the kind, `data` the event as JSON. Without `after`, or where that is a number of
+         *     another database, only what is new, and before it the `tail`. A `lagged` event stands where a slow reader lost some: `data.lost` says how many.
          */
         get: operations["stream_events"];
         put?: never;
@@ -551,6 +551,26 @@ export interface paths {
          * @description One look at the whole server.
          */
         get: operations["get_status"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/requests/running": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Running
+         * @description Requests and realtime sessions under way, in all processes of the server: how far each is, and since when.
+         */
+        get: operations["list_running"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1816,6 +1836,12 @@ export interface components {
              * @description Something is under way: a load, a drain, a stop, or a wish that waits for room.
              */
             pending: boolean;
+            /**
+             * Drain S
+             * @description How long a drain would take, or the one under way still takes: until its last request ends, as likely sooner as later; at most
+             *     `swap.drain_timeout`.
+             */
+            drain_s: number;
             /** Idle S */
             idle_s: number | null;
         };
@@ -2823,6 +2849,51 @@ export interface components {
             overlap: number | string;
         };
         /**
+         * RunningOut
+         * @description A request or realtime session that is not over. Times are seconds after its arrival; null for what it has not reached.
+         */
+        RunningOut: {
+            /** Id */
+            id: string;
+            /** Request Id */
+            request_id: string;
+            /** At */
+            at: number;
+            /** Route */
+            route: string;
+            /** Model */
+            model: string | null;
+            /** Asked */
+            asked: string | null;
+            /** Key */
+            key: string | null;
+            /** Stream */
+            stream: boolean;
+            stage: components["schemas"]["vllm_mm__domain__running__Stage"];
+            /** Queued S */
+            queued_s: number | null;
+            /** Load S */
+            load_s: number | null;
+            /** Ttft S */
+            ttft_s: number | null;
+            /** Total S */
+            total_s: number;
+            /** Frozen S */
+            frozen_s: number;
+            /** Frozen */
+            frozen: boolean;
+            /** Bytes In */
+            bytes_in: number;
+            /** Bytes Out */
+            bytes_out: number;
+            /** Generation */
+            generation: number | null;
+            /** Retried */
+            retried: boolean;
+            /** Ending */
+            ending: boolean;
+        };
+        /**
          * ScheduleOut
          * @description Where a model is in its times of the week.
          */
@@ -3111,6 +3182,19 @@ export interface components {
          * @enum {string}
          */
         Task: "generate" | "embed" | "score" | "classify" | "transcribe" | "realtime";
+        /** UnderWayOut */
+        UnderWayOut: {
+            /**
+             * Requests
+             * @description The oldest first.
+             */
+            requests: components["schemas"]["RunningOut"][];
+            /**
+             * Total
+             * @description How many there are, of which these are the oldest.
+             */
+            total: number;
+        };
         /**
          * UsageFormat
          * @enum {string}
@@ -3349,6 +3433,12 @@ export interface components {
          * @enum {string}
          */
         vllm_mm__domain__estimates__Stage: "queued" | "decided";
+        /**
+         * Stage
+         * @description How far it is.
+         * @enum {string}
+         */
+        vllm_mm__domain__running__Stage: "arrives" | "waits" | "prompt" | "answers";
     };
     responses: never;
     parameters: never;
@@ -6794,6 +6884,74 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["StatusOut"];
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    list_running: {
+        parameters: {
+            query?: {
+                /** @description So many of the oldest. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UnderWayOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */

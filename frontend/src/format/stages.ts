@@ -1,6 +1,6 @@
 /** What the time of a request went into, one after the other. */
 
-import type { RequestRow } from "../api/types";
+import type { RequestRow, Running } from "../api/types";
 
 export interface Stage {
   name: string;
@@ -10,7 +10,17 @@ export interface Stage {
   look: string;
 }
 
-export function stages(row: Pick<RequestRow, "queued_s" | "load_s" | "ttft_s" | "total_s" | "frozen_s" | "stream">): Stage[] {
+type Timed = Pick<RequestRow, "queued_s" | "load_s" | "ttft_s" | "total_s" | "frozen_s" | "stream">;
+
+/** Of one that is not over: the last stage is the one that it is in, and ends now. */
+export function stagesSoFar(row: Running): Stage[] {
+  const { stage, total_s } = row;
+  if (stage === "arrives" || stage === "waits") return [{ name: stage === "waits" ? "waits" : "arrives", from: 0, took: total_s, look: "c1 hatched" }];
+  // Without a first token all that is behind the lease is the prompt's.
+  return stages(stage === "prompt" ? { ...row, stream: true, ttft_s: total_s } : row);
+}
+
+export function stages(row: Timed): Stage[] {
   const found: Stage[] = [];
   let at = 0;
   const add = (name: string, until: number, look: string) => {

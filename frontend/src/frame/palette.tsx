@@ -1,7 +1,7 @@
 import { Command } from "cmdk";
 import { useLocation } from "wouter";
 import type { Model } from "../api/types";
-import { canStop, LABELS, mainAct, type Act } from "../format/acts";
+import { canStop, label, mainAct, moreActs, type Act } from "../format/acts";
 import { Dialog } from "../parts/dialog";
 import { modelPage } from "./address";
 import { MORE, PLACES } from "./places";
@@ -40,8 +40,8 @@ export default function Palette(props: { models: readonly Model[]; onAct: (model
           <Command.Group heading="Acts">
             {models.flatMap((model) =>
               actsOf(model).map((act) => (
-                <Command.Item key={`${model.id} ${act}`} value={`act ${act} ${model.id}`} onSelect={then(() => props.onAct(model.id, act))}>
-                  {LABELS[act]} {model.id}
+                <Command.Item key={`${model.id} ${act}`} value={`act ${label(act, model.instance)} ${act} ${model.id}`} onSelect={then(() => props.onAct(model.id, act))}>
+                  {label(act, model.instance)} {model.id}
                 </Command.Item>
               )),
             )}
@@ -61,6 +61,6 @@ function actsOf(model: Model): Act[] {
   const main = mainAct(model.instance);
   const acts: Act[] = main === null ? [] : [main];
   if (canStop(model.instance)) acts.push("stop");
-  acts.push(model.pinned ? "unpin" : "pin");
+  acts.push(...moreActs(model.instance), model.pinned ? "unpin" : "pin");
   return acts;
 }

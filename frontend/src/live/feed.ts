@@ -14,6 +14,8 @@ export interface Feed {
   connection: Connection;
   /** When the stream was last known to be good, in ms; null before the first time. */
   goodAt: number | null;
+  /** The server has told what happened before: without events there were none. */
+  told: boolean;
   /** The latest, the newest first. */
   events: readonly MMEvent[];
 }
@@ -43,7 +45,7 @@ export function merge(shown: readonly MMEvent[], fresh: readonly MMEvent[]): rea
 }
 
 export class LiveFeed {
-  #feed: Feed = { connection: { kind: "connecting" }, goodAt: null, events: [] };
+  #feed: Feed = { connection: { kind: "connecting" }, goodAt: null, told: false, events: [] };
   #last: number | null = null;
   #pending: MMEvent[] = [];
   #timer: ReturnType<typeof setTimeout> | null = null;
@@ -100,7 +102,8 @@ export class LiveFeed {
     const silent = new AbortController();
     let alarm = setTimeout(() => silent.abort(), SILENCE);
     const signal = AbortSignal.any([stop, silent.signal]);
-    const path = this.#last === null ? `api/events?tail=${TAIL}` : "api/events";
+    // The tail is for the first time, and for a server that has another database by now.
+    const path = `api/events?tail=${TAIL}`;
     const headers: HeadersInit = { Accept: "text/event-stream" };
     if (this.#last !== null) headers["Last-Event-ID"] = String(this.#last);
     try {
@@ -115,6 +118,8 @@ export class LiveFeed {
         alarm = setTimeout(() => silent.abort(), SILENCE);
         if (this.#feed.connection.kind !== "live") this.#show({ connection: { kind: "live" } });
         for (const sent of parser.push(value)) this.#take(JSON.parse(sent.data) as MMEvent);
+        // What there was before is shown at once; only what comes later is gathered.
+        if (!this.#feed.told) this.#later(this.#pending.length > 0 ? 0 : GATHER);
       }
     } catch (error) {
       if (silent.signal.aborted) throw new Error("The connection was silent for 40 s.", { cause: error });
@@ -128,17 +133,24 @@ export class LiveFeed {
   #take(event: MMEvent): void {
     this.#last = event.seq;
     this.#pending.push(event);
-    this.#timer ??= setTimeout(() => {
+    this.#later(GATHER);
+  }
+
+  #later(ms: number): void {
+    if (this.#timer !== null && ms > 0) return;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
       this.#timer = null;
       this.#flush();
-    }, GATHER);
+      if (!this.#feed.told) this.#show({ told: true });
+    }, ms);
   }
 
   #flush(): void {
     if (this.#pending.length === 0) return;
     const fresh = this.#pending;
     this.#pending = [];
-    this.#show({ events: merge(this.#feed.events, fresh) });
+    this.#show({ told: true, events: merge(this.#feed.events, fresh) });
     this.onEvents();
   }
 

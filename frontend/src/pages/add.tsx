@@ -4,9 +4,11 @@ import { useOverview, useSession } from "../api/overview";
 import { modelPath } from "../api/paths";
 import type { Device, DryRun } from "../api/types";
 import { parsed } from "../format/declaration";
+import { repositoryOf } from "../format/pulls";
 import { bytes } from "../format/quantities";
 import { modelPage, useSetting } from "../frame/address";
 import { useTitle } from "../frame/shared";
+import { Download } from "../parts/download";
 import { Failed } from "../parts/failed";
 import { Memory } from "../parts/model/about";
 import { Prose } from "../parts/prose";
@@ -32,6 +34,7 @@ export default function AddPage() {
   const [busy, setBusy] = useState(false);
   const id = name.trim() !== "" ? name.trim() : nameFor(source);
   const ready = id !== "";
+  const repository = engine === "" || engine === "vllm" ? repositoryOf(source) : null;
   const extra = more.trim() === "" ? { value: {} } : parsed(more);
   const problem = "problem" in extra ? extra.problem : null;
   const body = JSON.stringify({
@@ -150,6 +153,7 @@ export default function AddPage() {
               ))}
             </>
           )}
+          {repository !== null && <Download repository={repository} />}
         </Section>
       </div>
     </>

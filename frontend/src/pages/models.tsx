@@ -55,7 +55,7 @@ export default function ModelsPage() {
         sort: (model) => model.footprint.per_device * model.devices.count,
         cell: (model) => <MemoryCell model={model} instance={model.instance} />,
       },
-      { id: "acts", title: "(Acts)", width: "15.5rem", cell: (model) => <Acts model={model} sent={sent} onAct={onAct} /> },
+      { id: "acts", title: "(Acts)", width: "18rem", cell: (model) => <Acts model={model} sent={sent} onAct={onAct} /> },
     ],
     [sent, onAct],
   );

@@ -13,21 +13,12 @@ import { Failed } from "../parts/failed";
 import { Moment } from "../parts/moment";
 import { RequestDetails } from "../parts/request";
 import { UnderWay } from "../parts/under-way";
+import { StageBar } from "../parts/waterfall";
 
 const PAGE = 200;
 const OUTCOMES: readonly Outcome[] = [
   "ok", "upstream_error", "bad_request", "refused", "queue_full", "wait_expired", "start_failed", "torn_down", "client_gone", "upstream_died", "cut", "timeout", "shutdown", "internal",
 ];
-
-export function Waterfall({ row }: { row: RequestRow }) {
-  return (
-    <div className="bar thin" aria-hidden="true">
-      {stages(row).map((stage) => (
-        <span key={stage.name} className={stage.look} style={{ width: `${(100 * stage.took) / Math.max(row.total_s, 1e-6)}%` }} title={`${stage.name}: ${duration(stage.took)}`} />
-      ))}
-    </div>
-  );
-}
 
 /** What runs and waits, and the ledger of what is over. */
 export default function RequestsPage() {
@@ -81,7 +72,7 @@ export default function RequestsPage() {
       { id: "tokens", title: "Tokens", number: true, width: "7rem", sort: (row) => (row.prompt_tokens ?? 0) + (row.completion_tokens ?? 0), cell: (row) => `${row.prompt_tokens ?? "–"} → ${row.completion_tokens ?? "–"}` },
       { id: "ttft", title: "TTFT", number: true, width: "5.5rem", sort: (row) => row.ttft_s, cell: (row) => (row.ttft_s === null ? "–" : duration(row.ttft_s)) },
       { id: "took", title: "Took", number: true, width: "5.5rem", sort: (row) => row.total_s, cell: (row) => duration(row.total_s) },
-      { id: "stages", title: "(Stages)", width: "14%", cell: (row) => <Waterfall row={row} /> },
+      { id: "stages", title: "(Stages)", width: "14%", cell: (row) => <StageBar stages={stages(row)} whole={row.total_s} /> },
     ],
     [setShown],
   );
@@ -114,7 +105,7 @@ export default function RequestsPage() {
           ))}
         </select>
       </div>
-      <UnderWay />
+      <UnderWay shown={shown} onShow={setShown} />
       <Failed error={pages.error} />
       <section aria-label="The ledger">
         <DataTable

@@ -1,5 +1,6 @@
+import * as Menu from "@radix-ui/react-dropdown-menu";
 import { Link } from "wouter";
-import { mainAct, canStop, LABELS, type Act } from "../format/acts";
+import { canStop, label, LABELS, mainAct, moreActs, type Act } from "../format/acts";
 import { about, bytes, duration } from "../format/quantities";
 import { modelPage } from "../frame/address";
 import type { Instance, Model } from "../api/types";
@@ -172,6 +173,28 @@ export function MemoryCell({ model, instance }: { model: Model | null; instance:
   );
 }
 
+/** What is done more rarely. */
+function More({ model, onAct }: { model: Model; onAct: Acting["onAct"] }) {
+  const acts = moreActs(model.instance);
+  return (
+    <Menu.Root modal={false}>
+      <Menu.Trigger className="more" aria-label={`More acts on ${model.id}`} disabled={acts.length === 0}>
+        <svg viewBox="0 0 16 16" aria-hidden="true">
+          <path d="M3.5 8h.01M8 8h.01M12.5 8h.01" />
+        </svg>
+      </Menu.Trigger>
+      {/* Not in a portal: what is outside of the landmarks is not found by those who go by them. */}
+      <Menu.Content className="menu" align="end" sideOffset={6} collisionPadding={8}>
+        {acts.map((act) => (
+          <Menu.Item key={act} onSelect={() => onAct(model.id, act)}>
+            {LABELS[act]}
+          </Menu.Item>
+        ))}
+      </Menu.Content>
+    </Menu.Root>
+  );
+}
+
 export function Acts({ model, sent, onAct }: { model: Model } & Acting) {
   const main = mainAct(model.instance);
   const pin: Act = model.pinned ? "unpin" : "pin";
@@ -180,10 +203,11 @@ export function Acts({ model, sent, onAct }: { model: Model } & Acting) {
       type="button"
       key={act}
       disabled={!enabled || sent.has(`${model.id} ${act}`)}
-      aria-label={`${LABELS[act]} ${model.id}`}
+      aria-label={`${label(act, model.instance)} ${model.id}`}
+      title={act === "undrain" ? "Take the drain back" : undefined}
       onClick={() => onAct(model.id, act)}
     >
-      {LABELS[act]}
+      {label(act, model.instance)}
     </button>
   );
   return (
@@ -201,6 +225,7 @@ export function Acts({ model, sent, onAct }: { model: Model } & Acting) {
       >
         {model.pinned ? "Pinned" : "Pin"}
       </button>
+      <More model={model} onAct={onAct} />
     </span>
   );
 }

@@ -48,13 +48,13 @@ const COLUMNS: readonly Column<Entry>[] = [
 ];
 
 /** Who waits for what, and why. */
-export function Queue({ queue, onCancel }: { queue: QueueState; onCancel?: (ticket: string) => void }) {
+export function Queue({ queue, onShow, onCancel }: { queue: QueueState; onShow?: (ticket: string) => void; onCancel?: (ticket: string) => void }) {
   const columns = useMemo<readonly Column<Entry>[]>(
     () =>
       onCancel === undefined
         ? COLUMNS
         : [
-            ...COLUMNS,
+            ...COLUMNS.map((column): Column<Entry> => (column.id === "request" && onShow !== undefined ? { ...column, cell: (entry) => <ShowButton ticket={entry.ticket} onShow={onShow} /> } : column)),
             {
               id: "acts",
               title: "(Acts)",
@@ -66,12 +66,20 @@ export function Queue({ queue, onCancel }: { queue: QueueState; onCancel?: (tick
               ),
             },
           ],
-    [onCancel],
+    [onShow, onCancel],
   );
   const note = queue.length === 0 ? undefined : `${queue.length} of at most ${queue.max_size}, the oldest for ${duration(queue.oldest_s)}`;
   return (
     <Section title="Queue" note={note} className="queue">
       <DataTable label="The queue" rows={queue.entries} columns={columns} id={(entry) => entry.ticket} empty="Nobody waits." setting="queue" guess={48} />
     </Section>
+  );
+}
+
+function ShowButton({ ticket, onShow }: { ticket: string; onShow: (ticket: string) => void }) {
+  return (
+    <button type="button" className="plain id" onClick={() => onShow(ticket)}>
+      {ticket}
+    </button>
   );
 }

@@ -7,6 +7,7 @@ import { stages } from "../format/stages";
 import { Dialog } from "./dialog";
 import { Facts } from "./facts";
 import { Failed } from "./failed";
+import { Waterfall } from "./waterfall";
 
 /** One request that is over: its times, and what was captured of it. */
 export function RequestDetails({ row, onClose }: { row: RequestRow; onClose: () => void }) {
@@ -16,17 +17,7 @@ export function RequestDetails({ row, onClose }: { row: RequestRow; onClose: () 
       <p className={row.outcome === "ok" ? "good" : "bad"}>
         {row.outcome.replace(/_/g, " ")} ({row.status}){row.error !== null && `: ${row.error}`}
       </p>
-      <ol className="waterfall" aria-label="What the time went into">
-        {stages(row).map((stage) => (
-          <li key={stage.name}>
-            <span>{stage.name}</span>
-            <span className="track" aria-hidden="true">
-              <span className={stage.look} style={{ marginLeft: `${(100 * stage.from) / row.total_s}%`, width: `${(100 * stage.took) / row.total_s}%` }} />
-            </span>
-            <b>{duration(stage.took)}</b>
-          </li>
-        ))}
-      </ol>
+      <Waterfall stages={stages(row)} whole={row.total_s} />
       <Facts
         facts={[
           ["Came", new Date(row.at * 1000).toLocaleString()],

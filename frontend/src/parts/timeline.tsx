@@ -8,15 +8,11 @@ import { Section } from "./section";
 export function Timeline({ feed }: { feed: Feed }) {
   return (
     <Section title="Timeline" note={feed.connection.kind === "live" ? "live" : "not live"} className="timeline">
-      {feed.events.length === 0 ? (
+      {!feed.told ? (
+        <Skeleton />
+      ) : feed.events.length === 0 ? (
         <p className="empty">
-          {feed.connection.kind === "live" ? (
-            <>
-              Nothing has happened yet. Start a model above, or type <code>vllm-mm load MODEL</code>
-            </>
-          ) : (
-            "No events yet."
-          )}
+          Nothing has happened yet. Start a model above, or type <code>vllm-mm load MODEL</code>
         </p>
       ) : (
         <ol tabIndex={0} aria-label="Events, the newest first">
@@ -46,5 +42,17 @@ export function Timeline({ feed }: { feed: Feed }) {
         </ol>
       )}
     </Section>
+  );
+}
+
+/** In the place of events that are on their way, and as high as they may become. */
+function Skeleton() {
+  return (
+    <div className="skeleton">
+      <p className="unseen">Asking the server…</p>
+      {Array.from({ length: 12 }, (_, n) => (
+        <span key={n} aria-hidden="true" />
+      ))}
+    </div>
   );
 }

@@ -1,9 +1,10 @@
 """An operator cancels a request: what is told for one that runs, that is over, that nobody knows."""
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from admin_rig import OPERATE, ROW, Admin
+from admin_rig import INFER, OPERATE, READ, ROW, Admin
+from vllm_mm.domain.running import Listing, Running, Stage
 from vllm_mm.store import usage
 
 
@@ -36,6 +37,30 @@ async def test_a_request_that_runs_ends(api: Admin, running: list[tuple[str, str
 
 async def _events(api: Admin) -> list:
     return [e for e in await api.services.journal.recent() if e.kind == "request.cancelled"]
+
+
+async def test_what_is_under_way_is_listed(api: Admin) -> None:
+    """For everybody who may read; so many as asked for."""
+    asked: list[int] = []
+    row = Running(
+        id="req_1", request_id="mine", at=12.0, route="chat/completions", model="demo", asked="gpt", key="key_1", stream=True,
+        stage=Stage.ANSWERS, queued_s=0.5, load_s=0.25, ttft_s=0.75, total_s=2.0, frozen_s=0.0, frozen=False, bytes_in=10,
+        bytes_out=20, generation=3, retried=False, ending=False,
+    )  # fmt: skip
+
+    async def running(most: int) -> Listing:
+        asked.append(most)
+        return Listing([row], 4)
+
+    object.__setattr__(api.services, "running", running)
+    async with api.as_(READ) as client:
+        shown = (await client.get("/api/requests/running")).json()
+        assert (await client.get("/api/requests/running?limit=1")).status_code == 200
+        assert (await client.get("/api/requests/running?limit=1001")).status_code == 422
+    assert shown == {"requests": [asdict(row)], "total": 4}
+    assert asked == [200, 1]
+    async with api.as_(INFER) as client:
+        assert (await client.get("/api/requests/running")).status_code == 403
 
 
 async def test_one_that_is_over_is_a_conflict(api: Admin, running: list[tuple[str, str]]) -> None:

@@ -25,6 +25,7 @@ from vllm_mm.domain.keys import Key, Scope
 from vllm_mm.domain.lifecycle import Drain, Goal, Kill, OnTimeout, State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.residency import Device
+from vllm_mm.domain.running import Listing, Running, Stage
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.specs import GIB, EngineKind
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -36,6 +37,14 @@ from vllm_mm.engine.lending.office import LOOK_EVERY, Office, Seat
 from vllm_mm.engine.policy import Policy
 
 DEVICES = [Device("sim0", 40 * GIB, kind="sim")]
+
+
+def running(name: str, at: float) -> Running:
+    return Running(
+        id=name, request_id=name, at=at, route="chat", model="a", asked="a", key="k", stream=True, stage=Stage.PROMPT,
+        queued_s=0.0, load_s=0.0, ttft_s=None, total_s=1.0, frozen_s=0.0, frozen=False, bytes_in=1, bytes_out=0,
+        generation=1, retried=False, ending=False,
+    )  # fmt: skip
 
 
 class Wire:
@@ -67,6 +76,7 @@ class Told:
     routes: list[tuple[str, str, int]] = field(default_factory=list)
     all_keys: Sequence[Key] = ()
     runs: str = ""
+    under_way: Listing = field(default_factory=lambda: Listing([], 0))
 
     def row(self, record: RequestRecord) -> None:
         self.rows.append(record)
@@ -82,6 +92,9 @@ class Told:
 
     def cancel(self, request: str, cause: str) -> bool:
         return request == self.runs
+
+    def listing(self, most: int) -> Listing:
+        return Listing(self.under_way.requests[:most], self.under_way.total)
 
 
 class Worker:
@@ -467,6 +480,28 @@ async def test_a_request_is_cancelled_in_whichever_worker_has_it(lent: Lent) -> 
     assert not asking.done(), "the other may have it"
     await lent.w.clock.advance(lent.office.patience + 1)
     assert not asking.result()
+    lent.workers[0].deliver()  # too late, and no fault
+
+
+async def test_what_is_under_way_is_known_of_all_workers(lent: Lent) -> None:
+    """Each tells its own; of one that dies or says nothing there is nothing, and the others' is told all the same."""
+    for number, worker in enumerate(lent.workers):
+        worker.heard.under_way = Listing([running(f"r{number}", float(number)), running("later", 9.0)], 5)
+    asking = asyncio.create_task(lent.office.running(1))
+    await lent.settle()
+    assert [([r.id for r in found.requests], found.total) for found in asking.result()] == [(["r0"], 5), (["r1"], 5)]
+    asking = asyncio.create_task(lent.office.running(1))
+    await lent.w.clock.settle()
+    lent.workers[1].seat.leave()
+    await lent.w.clock.settle()
+    assert not asking.done(), "the other will tell"
+    lent.workers[0].deliver()
+    await lent.w.clock.settle()
+    assert [found.total for found in asking.result()] == [5, 0]
+    asking = asyncio.create_task(lent.office.running(1))
+    await lent.w.clock.settle()
+    await lent.w.clock.advance(lent.office.patience + 1)
+    assert [found.total for found in asking.result()] == [0]
     lent.workers[0].deliver()  # too late, and no fault
 
 

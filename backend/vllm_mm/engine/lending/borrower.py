@@ -17,6 +17,7 @@ from vllm_mm.domain.credits import Purse
 from vllm_mm.domain.errors import Unavailable
 from vllm_mm.domain.keys import Key
 from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.running import Listing
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.endings import Ending
@@ -56,6 +57,7 @@ class Heard(Protocol):
     def keys(self, keys: Iterable[Key]) -> None: ...
     def learned(self, fingerprint: str, route: str, generation: int) -> None: ...
     def cancel(self, request: str, cause: str) -> bool: ...
+    def listing(self, most: int) -> Listing: ...
 
 
 @dataclass(slots=True)
@@ -297,6 +299,8 @@ class Borrower:
                 found = self._heard.cancel(message.request, message.cause)
                 self.flush()
                 self._wire.send(say.Cancelled(message.number, found))
+            case say.List():
+                self._wire.send(say.Listed(message.number, self._heard.listing(message.most)))
             case say.Entered():
                 self.limits.heard(message)
             case say.Setup() | say.End():

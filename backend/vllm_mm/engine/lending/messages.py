@@ -11,10 +11,11 @@ from vllm_mm.domain.keys import Key
 from vllm_mm.domain.launches import Address
 from vllm_mm.domain.limits import Refusal, Standing
 from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.running import Listing
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
 
-VERSION: Final = 1
+VERSION: Final = 2
 LARGEST: Final = 64 * 1024**2
 """Bytes of one message; a longer one is a fault."""
 
@@ -129,6 +130,13 @@ class Cancelled(_Message, frozen=True):
     found: bool
 
 
+class Listed(_Message, frozen=True):
+    """The answer to `List`."""
+
+    number: int
+    listing: Listing
+
+
 # From the controller.
 
 
@@ -233,13 +241,34 @@ class Cancel(_Message, frozen=True):
     cause: str
 
 
+class List(_Message, frozen=True):
+    """Which requests are under way is wanted: so many of the oldest."""
+
+    number: int
+    most: int
+
+
 class End(_Message, frozen=True):
     """Accept no more, finish what runs, then end."""
 
 
-Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Suspect | Learned | Cancelled | Enter | Leave
+Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Suspect | Learned | Cancelled | Listed | Enter | Leave
 Down = (
-    Setup | Models | States | Keys | Learned | Lent | Refused | Recall | Freeze | Revoke | Wait | Cancel | End | Entered
+    Setup
+    | Models
+    | States
+    | Keys
+    | Learned
+    | Lent
+    | Refused
+    | Recall
+    | Freeze
+    | Revoke
+    | Wait
+    | Cancel
+    | List
+    | End
+    | Entered
 )
 
 _KINDS: Final[Mapping[str, type[MMError]]] = {

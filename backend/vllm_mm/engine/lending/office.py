@@ -16,10 +16,12 @@ from vllm_mm.clock import Clock, Timer
 from vllm_mm.domain.credits import Account, Mistrusted, portion
 from vllm_mm.domain.errors import MMError, Unavailable
 from vllm_mm.domain.keys import Key
+from vllm_mm.domain.running import Listing
 from vllm_mm.domain.scheduling import Ticket
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.lease import Lease
 from vllm_mm.engine.lending import messages as say
+from vllm_mm.engine.lending.answers import Answers
 from vllm_mm.engine.lending.following import Followed
 from vllm_mm.engine.lending.limits import Limiting, Places
 from vllm_mm.engine.manager import ProcessManager
@@ -119,6 +121,10 @@ class Office:
         found = await asyncio.gather(*(seat.cancel(request, cause) for seat in tuple(self.seats)))
         return any(found)
 
+    async def running(self, most: int) -> Sequence[Listing]:
+        """What each worker has under way, `most` of the oldest; of one that does not answer in time, nothing."""
+        return await asyncio.gather(*(seat.running(most) for seat in tuple(self.seats)))
+
     def read(self, model: str, more: int) -> None:
         self._reads[model] = self._reads.get(model, 0) + more
 
@@ -216,7 +222,7 @@ class Seat:
         self._reads: dict[str, int] = {}
         self._places = Places(wire, office.limits)
         self._gone = False
-        self._cancels: dict[int, asyncio.Future[bool]] = {}
+        self._answers = Answers(wire, office.clock, office.patience)
         self._looker = self._clock.call_at(self._clock.now() + LOOK_EVERY, self._look)
 
     @property
@@ -242,9 +248,9 @@ class Seat:
             case say.Suspect():
                 self._manager.suspected(message.model, message.generation, message.count)
             case say.Cancelled():
-                asked = self._cancels.pop(message.number, None)
-                if asked is not None and not asked.done():
-                    asked.set_result(message.found)
+                self._answers.heard(message.number, message.found)
+            case say.Listed():
+                self._answers.heard(message.number, message.listing)
             case say.Follow():
                 self._followed.follow(message)
             case say.Learned():
@@ -281,25 +287,16 @@ class Seat:
                 self._manager.look_back(lease)
         self._unanswered.clear()
         self._wake()
-        for asked in self._cancels.values():
-            if not asked.done():
-                asked.set_result(False)
+        self._answers.end()
         return had
 
     async def cancel(self, request: str, cause: str) -> bool:
         """Whether the worker had it; False after `patience`, in which a worker that hangs is ended."""
-        self._number += 1
-        number = self._number
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._cancels[number] = answer
-        deadline = self._clock.now() + self._office.patience
-        timer = self._clock.call_at(deadline, lambda: answer.done() or answer.set_result(False))
-        self.wire.send(say.Cancel(number, request, cause))
-        try:
-            return await answer
-        finally:
-            timer.cancel()
-            self._cancels.pop(number, None)
+        return await self._answers.to(lambda number: say.Cancel(number, request, cause), otherwise=False)
+
+    async def running(self, most: int) -> Listing:
+        """What the worker has under way; nothing after `patience`."""
+        return await self._answers.to(lambda number: say.List(number, most), otherwise=Listing([], 0))
 
     # Leases
 

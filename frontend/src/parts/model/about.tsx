@@ -1,6 +1,8 @@
 import { useLook } from "../../api/look";
 import type { Footprint, Model, Plan } from "../../api/types";
+import { repositoryOf } from "../../format/pulls";
 import { about, bytes, count, duration } from "../../format/quantities";
+import { Download } from "../download";
 import { Facts } from "../facts";
 import { Failed } from "../failed";
 import { Prose } from "../prose";
@@ -8,6 +10,7 @@ import { Section } from "../section";
 
 export function About({ model }: { model: Model }) {
   const { instance } = model;
+  const repository = model.engine === "vllm" ? repositoryOf(model.model ?? model.id) : null;
   return (
     <div className="pair">
       <div>
@@ -16,6 +19,7 @@ export function About({ model }: { model: Model }) {
         </Section>
         <Section title="Memory">
           <Memory footprint={model.footprint} devices={model.devices.count} />
+          {repository !== null && <Download repository={repository} />}
         </Section>
         <Section title="Its engine">
           {instance === null || instance.generation === 0 ? (
