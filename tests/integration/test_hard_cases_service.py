@@ -76,6 +76,17 @@ async def test_more_streams_than_a_usual_pool_has_connections() -> None:
         assert await it.outcomes(151) == {"ok": 150, "client_gone": 1}
 
 
+async def slowest(it: Case, seconds: float, **more: int) -> tuple[float, int]:
+    """Of the requests to `a`, one after the other for so many seconds: the slowest, in seconds; and how many they were."""
+    worst, sent, end = 0.0, 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.monotonic()
+        assert (await it.complete("a", **more)).status_code == 200
+        worst = max(worst, time.monotonic() - began)
+        sent += 1
+    return worst, sent
+
+
 async def test_readers_that_do_not_read_stall_nobody() -> None:
     """An engine that floods its log, readers of logs and events that never read: requests are answered as before."""
     flood = (
@@ -93,6 +104,7 @@ async def test_readers_that_do_not_read_stall_nobody() -> None:
     }  # fmt: skip
     async with running({"a": sim(), "loud": loud}, own_devices=True) as it:
         await it.ready("a", "loud")
+        usual, _ = await slowest(it, 2.0, tokens=1)
         with contextlib.ExitStack() as readers:
             for path in ["/api/models/loud/logs?follow=1"] * 3 + ["/api/events?after=0"] * 3:
                 reader = readers.enter_context(socket.create_connection(("127.0.0.1", it.serving.port)))
@@ -100,12 +112,8 @@ async def test_readers_that_do_not_read_stall_nobody() -> None:
                 reader.settimeout(5)
                 reader.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
                 assert await asyncio.to_thread(reader.recv, 15) == b"HTTP/1.1 200 OK"
-            worst, until_then = 0.0, time.monotonic() + 2.0
-            while time.monotonic() < until_then:
-                began = time.monotonic()
-                assert (await it.complete("a", tokens=1)).status_code == 200
-                worst = max(worst, time.monotonic() - began)
-            assert worst < 0.5, worst
+            worst, _ = await slowest(it, 2.0, tokens=1)
+            assert worst < max(0.5, 3 * usual), (worst, usual)
         lines = (await it.client.get(f"{it.url}/api/models/loud/logs?tail=2000")).text.splitlines()
         assert len(lines) <= 2000
 
@@ -148,8 +156,9 @@ async def test_a_database_that_somebody_else_has_locked() -> None:
     models run on, engines live on, nothing is lost: each request has its row afterwards, and /ready is green again."""
     async with running({"a": sim(), "b": sim(), "c": sim()}, own_devices=True) as it:
         await it.ready("a")
+        usual, asked = await slowest(it, 2.0)
         loading = asyncio.create_task(it.complete("b", wait=30))
-        worst, sent = 0.0, 0
+        worst, sent = 0.0, asked
         await it.until("b", "starting", "ready")
         with locked_database(it.serving.data / "state.db"):
             end = time.monotonic() + 6.0
@@ -162,7 +171,7 @@ async def test_a_database_that_somebody_else_has_locked() -> None:
                 sent += 1
                 await asyncio.sleep(0.05)
             assert (await it.client.get(f"{it.url}/health")).status_code == 200
-        assert worst < 0.5, worst
+        assert worst < max(0.5, 3 * usual), (worst, usual)
         assert (await stopping).json()["state"] == "stopped"
         assert await it.state("a") == "ready"
         assert (await it.complete("c")).status_code == 200
