@@ -3,6 +3,8 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
+# Some machines have it set. Tests and benches start hundreds of servers, and each would compile a thousand modules anew, for a second.
+unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*"; }
 fail() {
