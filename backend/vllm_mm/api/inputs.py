@@ -2,17 +2,18 @@
 
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from vllm_mm.domain.keys import ALL_RIGHTS, Right, Scope
 from vllm_mm.settings import ModelConfig
+from vllm_mm.settings.described import Described
 from vllm_mm.settings.units import Duration, Size
 
 
-class DeviceLeaseIn(BaseModel):
+class DeviceLeaseIn(Described):
     """What is asked for."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     free: Size
     """Bytes, or text such as "10GiB"."""
@@ -22,10 +23,10 @@ class DeviceLeaseIn(BaseModel):
     """What it is for; for people."""
 
 
-class LimitsIn(BaseModel):
+class LimitsIn(Described):
     """How much a key may use. Null does not limit; docs/security.md says how each is counted."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
     """Requests at the same time, those that wait for a model too."""
@@ -40,10 +41,10 @@ class LimitsIn(BaseModel):
     device_seconds_per_month: float | None = Field(default=None, gt=0, le=10**9)
 
 
-class KeyFields(BaseModel):
+class KeyFields(Described):
     """What can be said of a key when it is made, and changed later."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     scopes: list[Scope] = Field(default=[Scope.INFER], min_length=1)
     models: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(default=None, max_length=1000)
@@ -65,8 +66,8 @@ class KeyIn(KeyFields):
     """Seconds until it ends by itself; null means never."""
 
 
-class CopyIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+class CopyIn(Described):
+    model_config = ConfigDict(extra="forbid")
 
     id: str = Field(min_length=1, max_length=200)
     """The id of the new model."""
@@ -80,8 +81,8 @@ class KeyPatch(KeyFields):
     """Seconds from now; null: it does not end by itself."""
 
 
-class RotateIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+class RotateIn(Described):
+    model_config = ConfigDict(extra="forbid")
 
     overlap: Duration = Field(default=0.0, ge=0, le=30 * 86400.0)
     """For how long the secret of before is good as well: seconds, or text such as "1h"; at most 30 days."""

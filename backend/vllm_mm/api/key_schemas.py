@@ -3,11 +3,12 @@
 from dataclasses import asdict
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from vllm_mm.api.inputs import LimitsIn
 from vllm_mm.api.schemas import Out
 from vllm_mm.domain.keys import Key, Limits, Right, Scope
+from vllm_mm.settings.described import Described
 
 FORM: Literal["vllm-mm keys 1"] = "vllm-mm keys 1"
 
@@ -66,10 +67,10 @@ class NewKeyOut(KeyOut):
     """Shown this once; only its hash is kept."""
 
 
-class ExportedKey(BaseModel):
+class ExportedKey(Described):
     """A key with its hash and without its secret."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
     name: str = Field(min_length=1, max_length=200)
@@ -86,10 +87,10 @@ class ExportedKey(BaseModel):
     revoked_at: float | None = None
 
 
-class KeysFile(BaseModel):
+class KeysFile(Described):
     """What `keys export` writes and `keys import` reads."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     form: Literal["vllm-mm keys 1"]
     secret: str = Field(max_length=64)

@@ -3,21 +3,22 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from vllm_mm.api.auditing import AuditedRoute
 from vllm_mm.api.config import DryRun
 from vllm_mm.api.dependencies import WAIT_MAX, Admin, Reader, Services, The, cause, operation_id
 from vllm_mm.api.schemas import REFUSALS, Out
 from vllm_mm.control.pulls import Pull, PullState
+from vllm_mm.settings.described import Described
 
 router = APIRouter(
     route_class=AuditedRoute, generate_unique_id_function=operation_id, prefix="/api", tags=["weights"], responses=REFUSALS
 )  # fmt: skip
 
 
-class PullIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+class PullIn(Described):
+    model_config = ConfigDict(extra="forbid")
 
     model: str = Field(min_length=1, max_length=200)
     """Id or alias of a declared model, or an id on the hub."""
@@ -77,8 +78,8 @@ class WeightsOut(Out):
     """The largest first."""
 
 
-class PruneIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+class PruneIn(Described):
+    model_config = ConfigDict(extra="forbid")
 
     repos: list[str] | None = Field(default=None, max_length=1000)
     """Only these; null means all that no declared model uses, and of the others what downloads left behind."""

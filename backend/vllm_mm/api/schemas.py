@@ -5,7 +5,7 @@ Times are seconds, moments are Unix seconds, memory is bytes.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from vllm_mm.domain.device_leases import Stage as LeaseStage
 from vllm_mm.domain.estimates import Stage
@@ -13,10 +13,11 @@ from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.reasons import Reason
 from vllm_mm.domain.request_rules import Kind, Level
 from vllm_mm.domain.specs import EngineKind, LauncherKind, SleepMode, Source, Task
+from vllm_mm.settings.described import Described
 
 
-class Out(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+class Out(Described):
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
 
 
 class ProgressOut(Out):

@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from vllm_mm.api.auditing import AuditedRoute, about, audited
 from vllm_mm.api.dependencies import The, operation_id, require
@@ -12,6 +12,7 @@ from vllm_mm.api.schemas import REFUSALS, Out
 from vllm_mm.api.signing import COOKIE, check_own_page
 from vllm_mm.domain.errors import Conflict
 from vllm_mm.domain.keys import Key, Right, Scope
+from vllm_mm.settings.described import Described
 
 router = APIRouter(
     route_class=AuditedRoute,
@@ -24,8 +25,8 @@ router = APIRouter(
 _ALL: Final = tuple(Scope)
 
 
-class SignInIn(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+class SignInIn(Described):
+    model_config = ConfigDict(extra="forbid")
 
     key: str = Field(min_length=1, max_length=1000)
     """The secret of a key with the scope `read` at least. It is not kept."""

@@ -3,8 +3,9 @@
 import re
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
 
+from vllm_mm.settings.described import Described
 from vllm_mm.settings.units import Size
 
 ArgValue: TypeAlias = Any
@@ -90,10 +91,10 @@ EngineName: TypeAlias = Literal["vllm", "command", "sim"]
 LauncherName: TypeAlias = Literal["auto", "warm", "local"]
 
 
-class Section(BaseModel):
+class Section(Described):
     """Frozen, and closed: an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     @model_validator(mode="before")
     @classmethod
