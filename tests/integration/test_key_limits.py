@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +270,55 @@ async def test_a_worker_that_dies_holds_no_place() -> None:
 
         await ended(case, key, revoke)
         assert (await ask(case, key)).status_code == 401
+
+
+async def test_new_limits_count_what_runs_and_every_refusal_tells_them() -> None:
+    """Streams of a key in two workers count from the moment at which it gets a limit. What is refused before it is let in, wherever
+    that is, tells how its key stands; whose key is not good is told nothing."""
+    config: dict[str, Any] = {"server": {"workers": 2}, "limits": {"body": "1MiB"}, **KEYS}
+    async with running({"m": sim(tokens_per_second=20)}, **config) as case, contextlib.AsyncExitStack() as streams:
+        become_admin(case)
+        await case.ready("m")
+        key = await made(case)
+        headers = {"authorization": f"Bearer {key['secret']}"}
+        body = {**BODY, "max_tokens": 4000}
+        chunks: list[AsyncIterator[bytes]] = []  # one that nobody has any more is closed, and its connection with it
+        for _ in range(3):
+            stream = case.client.stream("POST", f"{case.url}/v1/completions", json=body, headers=headers)
+            answer = await streams.enter_async_context(stream)
+            assert answer.status_code == 200
+            chunks.append(answer.aiter_raw())
+            await anext(chunks[-1])
+        changed = await case.client.patch(
+            f"{case.url}/api/keys/{key['id']}", json={"limits": {"concurrency": 3, "requests_per_minute": 1000}}
+        )
+        assert changed.status_code == 200, changed.text
+
+        async def counted() -> bool:
+            return (await used(case, key))["concurrency"] == 3
+
+        await until(counted, "the streams under way to count")
+        assert (await ask(case, key)).status_code == 429
+
+        async def early(method: str, path: str, **more: Any) -> httpx.Response:
+            return await case.client.request(method, f"{case.url}{path}", **{"headers": headers, **more})
+
+        refusals = [
+            (413, await early("POST", "/v1/completions", content=b" " * (1 << 20) + b"{}")),
+            (405, await early("GET", "/v1/completions")),
+            (404, await early("GET", "/v1/completionz")),
+            (404, await early("POST", "/upstream/nobody/v1/completions", json={})),
+            (404, await early("POST", "/upstream/m/sleep")),
+            (404, await early("GET", "/v1/models/nobody")),
+            (415, await early("POST", "/v1/completions", content=b"x", headers={**headers, "content-encoding": "x"})),
+        ]
+        await streams.aclose()
+        await free(case, key, "was left")
+        refusals += [(404, await ask(case, key, model="nobody")), (400, await ask(case, key, model=5))]
+        for status, answer in refusals:
+            assert answer.status_code == status, answer.text
+            assert answer.headers["x-ratelimit-limit-requests"] == "1000", answer.request.url
+            assert answer.headers["x-vllm-mm-limit-concurrency"] == "3"
+        for answer in (await early("GET", "/v1/completions", headers={}), await early("GET", "/v1/models", headers={})):
+            assert "x-ratelimit-limit-requests" not in answer.headers
+        assert (await ask(case, key, max_tokens=1)).status_code == 200

@@ -50,6 +50,18 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LIMITS}::test_where_the_tokens_are_not_known_what_was_expected_counts",),
     ),
     Mutant(
+        "runs-uncounted", "what runs when its key gets limits does not count",
+        "backend/vllm_mm/gateway/limits.py",
+        "            gate.runs(who.own_id, key.id)\n", "            pass\n",
+        ("tests/unit/gateway/test_limits.py::test_what_runs_counts_when_its_key_gets_limits",),
+    ),
+    Mutant(
+        "early-and-untold", "who is refused early is not told how its key stands",
+        "backend/vllm_mm/gateway/limits.py",
+        "        with suppress(Unavailable):\n            who.standing = ", "        with suppress(Unavailable):\n            _ = ",
+        ("tests/unit/gateway/test_limits.py::test_one_that_is_refused_early_is_told_how_its_key_stands",),
+    ),
+    Mutant(
         "worker-keeps-places", "a worker that dies keeps what it let in",
         "backend/vllm_mm/engine/lending/limits.py",
         "                self._book.leave(place, None, 0.0)\n", "                pass\n",

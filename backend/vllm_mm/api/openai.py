@@ -112,8 +112,6 @@ class OpenAIApp:
                     extra = [(b"allow", b"GET")]
                     raise MethodNotAllowed(f"{method} is not for {_MODELS}; use GET.")
                 key = self._reader(headers)
-                if key.limits is not None and (standing := self._gateway.limits.standing(key.id)) is not None:
-                    extra += told(standing)
                 body = (
                     self._model(unquote(raw[len(_MODELS) + 1 :]), key)
                     if len(raw) > len(_MODELS) + 1
@@ -137,6 +135,7 @@ class OpenAIApp:
             form = route.form if route is not None else Form.OPENAI
             status, body = problem.status, error_body(problem, form, request_id)
             extra += problem.headers.items()
+        extra += self._told(headers)
         origin = read_head(headers).origin
         if origin is not None and allowed(origin, self._gateway.rules):
             extra += may_read(origin)
@@ -144,6 +143,16 @@ class OpenAIApp:
         extra.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": extra})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+    def _told(self, headers: Headers) -> Headers:
+        """How the key of a request stands that is answered here, whether it may ask for that or not."""
+        head = read_head(headers)
+        try:
+            key = self._gateway.keys.identify(head.authorization, head.api_key, head.host, head.origin)
+        except MMError:
+            return []
+        standing = self._gateway.limits.standing(key.id) if key.limits is not None else None
+        return [] if standing is None else told(standing)
 
     # The model list: from memory; wakes nothing.
 

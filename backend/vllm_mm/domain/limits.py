@@ -284,6 +284,13 @@ class Book:
             self._places[place] = _Place(key, tokens)
         return refusal
 
+    def runs(self, place: str, key: str) -> None:
+        """A request that was let in while its key had no limits, and has to `leave` its place from now on. Whatever the limits are: it
+        runs. Harmless when repeated, and for a key that has none."""
+        if key in self._limits and place not in self._places:
+            self._allowances[key].running += 1
+            self._places[place] = _Place(key, 0)
+
     def leave(self, place: str, tokens: int | None, device_seconds: float, now: float, wall: float) -> None:
         """The request is over, and used so many `tokens`: None where that is not known, and what was reserved is taken for it.
         Harmless for one that was not let in, or has left."""

@@ -44,7 +44,7 @@ from vllm_mm.gateway.captures import Capture, Captures
 from vllm_mm.gateway.compressed import coding_of, plain
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress, wants_timings
 from vllm_mm.gateway.identity import Keyring, require, require_model
-from vllm_mm.gateway.limits import LimitBook, come_in, go_out
+from vllm_mm.gateway.limits import LimitBook, come_in, count_running, go_out, look
 from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Client, Explain, Gate, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import Comments
@@ -126,6 +126,7 @@ class Gateway:
         )
         self.realtime.limits = self.limits
         keys.on_revoked = self.revoked
+        keys.on_changed = lambda known: count_running((*self.running, *self.realtime.running), known, self.limits)
         self.outbox: Final = Outbox(lambda flush: asyncio.get_running_loop().call_soon(flush))
         """Of the clients' connections."""
         self._running: dict[str, Relay] = {}
@@ -189,7 +190,7 @@ class Gateway:
             if self._cancelled(relay):
                 raise
         except MMError as error:
-            self._failed(relay, error)
+            await self._refused(relay, error)
         except Exception as error:
             log.exception("request %s failed", relay.id, extra={"request_id": relay.id})
             self._failed(relay, error)
@@ -396,6 +397,15 @@ class Gateway:
             relay.outcome, relay.error = Outcome.UPSTREAM_ERROR, "the engine ended its event stream with an error"
         else:
             relay.outcome = Outcome.OK
+
+    async def _refused(self, relay: Relay, error: MMError) -> None:
+        try:
+            await look(relay, self.limits)
+        except asyncio.CancelledError:
+            if self._cancelled(relay):
+                raise
+        else:
+            self._failed(relay, error)
 
     def _failed(self, relay: Relay, error: Exception) -> None:
         if relay.client.gone:

@@ -1,6 +1,6 @@
 """Who asks: keys in memory, found without a hash on the hot path, and never in the database."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 
 from vllm_mm.clock import Clock
@@ -37,6 +37,8 @@ class Keyring:
         self._seen_plain: dict[bytes, Key] = {}
         self.on_replace: Callable[[Sequence[Key]], None] | None = None
         """Told, if set, of every new set of keys."""
+        self.on_changed: Callable[[Mapping[str, Key]], None] | None = None
+        """Told, if set, all good keys by their ids, after `on_replace`."""
         self.on_revoked: Callable[[str], None] | None = None
         """Told, if set, the id of every key that was good and is revoked now."""
 
@@ -63,6 +65,8 @@ class Keyring:
         self._seen_plain.clear()
         if self.on_replace is not None:
             self.on_replace(self._keys)
+        if self.on_changed is not None:
+            self.on_changed({key.id: key for key in self._keys if key.revoked_at is None})
         if self.on_revoked is not None:
             for key_id in ended(before, self._keys, self._clock.wall()):
                 self.on_revoked(key_id)

@@ -1,13 +1,14 @@
 """Keys at their limits: who is let in, what a request is expected to use, and what its answer tells of it."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
 
 from vllm_mm.clock import Clock
-from vllm_mm.domain.errors import BudgetSpent, RateLimited
+from vllm_mm.domain.errors import BudgetSpent, RateLimited, Unavailable
 from vllm_mm.domain.keys import Key
 from vllm_mm.domain.limits import WINDOW, Book, Limit, Periods, Refusal, Spent, Standing, expected
 from vllm_mm.domain.specs import ModelSpec
@@ -68,6 +69,12 @@ class LimitBook:
             self._tell(key, refusal, wall)
         return Told(refusal, self.book.standing(key, now, wall))
 
+    def runs(self, place: str, key: str) -> None:
+        self.book.runs(place, key)
+
+    async def look(self, place: str, key: str) -> Standing | None:  # noqa: ARG002  # as a worker asks
+        return self.standing(key)
+
     def _tell(self, key: str, refusal: Refusal, wall: float) -> None:
         """Once until the budget is there again, and at most once in `AGAIN`: at its edge a small request may still fit."""
         if self.on_over_budget is None or wall < self._told.get((key, refusal.limit), 0.0):
@@ -93,6 +100,7 @@ class Comer(Protocol):
     """A request or a session, as far as limits go."""
 
     own_id: str
+    key: Key | None
     entered: bool
     """It came by here, and has to leave."""
     standing: Standing | None
@@ -106,6 +114,22 @@ async def come_in(who: Comer, key: Key, gate: Gate, body: bytes | bytearray = b"
     who.standing = entered.standing
     if entered.refusal is not None:
         raise refused(entered.refusal)
+
+
+def count_running(comers: Iterable[Comer], keys: Mapping[str, Key], gate: Gate) -> None:
+    """The keys are others: what runs of those that have limits now counts, too."""
+    for who in comers:
+        key = None if who.entered or who.key is None else keys.get(who.key.id)
+        if key is not None and key.limits is not None:
+            who.entered = True
+            gate.runs(who.own_id, key.id)
+
+
+async def look(who: Comer, gate: Gate) -> None:
+    """One whose key is known is refused before it was let in: its answer tells how the key stands all the same."""
+    if who.key is not None and who.key.limits is not None and who.standing is None:
+        with suppress(Unavailable):
+            who.standing = await gate.look(who.own_id, who.key.id)
 
 
 def go_out(who: Comer, row: RequestRecord, gate: Gate) -> None:

@@ -31,7 +31,7 @@ from vllm_mm.gateway import realtime_events as events
 from vllm_mm.gateway.abilities import Abilities
 from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wait, wants_progress
 from vllm_mm.gateway.identity import Keyring, require, require_model
-from vllm_mm.gateway.limits import LimitBook, come_in, go_out
+from vllm_mm.gateway.limits import LimitBook, come_in, go_out, look
 from vllm_mm.gateway.origins import allowed
 from vllm_mm.gateway.ports import Explain, Gate, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import FIRST
@@ -158,10 +158,14 @@ class Realtime:
         session.id = self._names.given(head.request_id) or session.id
         offered = _offered(session.headers)
         session.key = key = self._identify(head, offered)
-        require(key, Scope.INFER)
-        asked, rest = self._query(session.query, head)
-        wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
-        urgency, tells = priority(head.priority), wants_progress(head.progress, default=key.progress)
+        try:
+            require(key, Scope.INFER)
+            asked, rest = self._query(session.query, head)
+            wait = min(seconds_to_wait(head.wait, self.rules.max_wait), self.rules.request_timeout)
+            urgency, tells = priority(head.priority), wants_progress(head.progress, default=key.progress)
+        except MMError:
+            await look(session, self.limits)
+            raise
         if key.limits is not None:
             await come_in(session, key, self.limits)
 

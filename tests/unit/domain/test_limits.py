@@ -236,6 +236,24 @@ def test_a_change_keeps_what_is_counted() -> None:
     assert (standing.running, standing.tokens) == (0, 0)
 
 
+def test_what_runs_already_counts_for_new_limits() -> None:
+    """Each once, whatever the limits are; not for keys without any."""
+    book = Book()
+    book.runs("a", "k")
+    assert book.running == 0
+    book.use([LIMITED], NOON)
+    for place in ("a", "b", "a"):
+        book.runs(place, "k")
+    standing = book.standing("k", 0.0, NOON)
+    assert standing is not None
+    assert (standing.running, standing.tokens, standing.requests) == (2, 0, 0)
+    assert refused(book.enter("c", "k", 0, 0.0, NOON)) is Limit.CONCURRENCY
+    book.leave("a", 5, 0.0, 0.0, NOON)
+    book.leave("b", None, 0.0, 0.0, NOON)
+    assert book.running == 0
+    assert book.enter("c", "k", 0, 0.0, NOON) is None
+
+
 def test_an_idle_key_that_goes_is_forgotten() -> None:
     """Memory is held for keys that are limited, or have something running."""
     book = Book()

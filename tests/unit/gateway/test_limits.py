@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -11,10 +12,11 @@ from fakes import FakeClock
 from vllm_mm.domain.errors import BudgetSpent, RateLimited, Unavailable
 from vllm_mm.domain.keys import Key, Limits
 from vllm_mm.domain.limits import Limit, Refusal, Spent, Standing
+from vllm_mm.domain.specs import ModelSpec
 from vllm_mm.domain.usage import Usage
 from vllm_mm.engine.lending import messages as say
 from vllm_mm.engine.lending.limits import PATIENCE, Asking, Places
-from vllm_mm.gateway.limits import LimitBook, duration, refused, tokens_of, told, used
+from vllm_mm.gateway.limits import LimitBook, count_running, duration, look, refused, tokens_of, told, used
 
 LIMITED = Key("k", "k", "", frozenset(), limits=Limits(concurrency=1))
 
@@ -139,13 +141,20 @@ class Between:
         self.lost = False
 
     def send(self, message: Any) -> None:
-        whole = msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=say.Enter | say.Leave | say.Entered)
+        whole = msgspec.msgpack.decode(
+            msgspec.msgpack.encode(message), type=say.Enter | say.Leave | say.Entered | say.Runs | say.Look
+        )
         match whole:
             case say.Enter():
                 if not self.lost:
                     self.places.enter(whole)
             case say.Leave():
                 self.places.leave(whole)
+            case say.Runs():
+                self.places.runs(whole)
+            case say.Look():
+                if not self.lost:
+                    self.places.look(whole)
             case say.Entered():
                 self.asking.heard(whole)
 
@@ -214,3 +223,66 @@ async def test_a_controller_that_does_not_answer_is_not_waited_for_for_ever() ->
     with pytest.raises(Unavailable, match="does not answer"):
         await asking
     link.asking.heard(say.Entered("a", None, None))
+
+
+@dataclass
+class Running:
+    """A request or a session under way."""
+
+    own_id: str
+    key: Key | None
+    entered: bool = False
+    standing: Standing | None = None
+    spec: ModelSpec | None = None
+
+
+@pytest.mark.parametrize("worker", [False, True])
+async def test_what_runs_counts_when_its_key_gets_limits(*, worker: bool) -> None:
+    """In the controller and in workers; it is given back when it ends, or with its worker. Nobody else's is counted."""
+    book = LimitBook(FakeClock())
+    link = Between(book)
+    gate = link.asking if worker else book
+    free = replace(LIMITED, limits=None)
+    comers = [Running("a", free), Running("b", free), Running("c", replace(free, id="other")), Running("d", None)]
+    count_running(comers, {"k": free, "other": replace(free, id="other")}, gate)
+    assert [c.entered for c in comers] == [False] * 4
+    book.use([LIMITED])
+    for _ in range(2):
+        count_running(comers, {"k": LIMITED}, gate)
+    assert [c.entered for c in comers] == [True, True, False, False]
+    standing = book.standing("k")
+    assert standing is not None
+    assert standing.running == 2
+    assert (await gate.enter("e", "k", 1)).refusal is not None
+    gate.leave("a", 7, 0.0)
+    if worker:
+        link.places.end()
+    else:
+        gate.leave("b", None, 0.0)
+    assert (await gate.enter("f", "k", 1)).refusal is None
+    standing = book.standing("k")
+    assert standing is not None
+    assert (standing.running, standing.day.tokens) == (1, 7)
+    no_book = Places(link, None)
+    no_book.runs(say.Runs("x", "k"))
+    no_book.look(say.Look("x", "k"))
+
+
+async def test_one_that_is_refused_early_is_told_how_its_key_stands() -> None:
+    """A worker asks for it; where nobody answers the refusal goes out without."""
+    book = LimitBook(FakeClock())
+    book.use([LIMITED])
+    link = Between(book)
+    for gate in (book, link.asking):
+        who = Running("a", LIMITED)
+        await look(who, gate)
+        assert who.standing == book.standing("k") is not None
+        await look(other := Running("b", replace(LIMITED, limits=None)), gate)
+        await look(Running("c", None), gate)
+        assert other.standing is None
+    link.lost = True
+    asking = asyncio.ensure_future(look(who := Running("d", LIMITED), link.asking))
+    await asyncio.sleep(0)
+    await link.clock.advance(PATIENCE)
+    await asking
+    assert who.standing is None

@@ -33,6 +33,8 @@ class Limiting(Protocol):
 
     def enter_now(self, place: str, key: str, tokens: int) -> Told: ...
     def leave(self, place: str, tokens: int | None, device_seconds: float) -> None: ...
+    def runs(self, place: str, key: str) -> None: ...
+    def standing(self, key: str) -> Standing | None: ...
 
 
 class Places:
@@ -53,6 +55,15 @@ class Places:
                 message.place, told.refusal if told is not None else None, told.standing if told is not None else None
             )
         )
+
+    def runs(self, message: say.Runs) -> None:
+        if self._book is not None:
+            self._held.add(message.place)
+            self._book.runs(message.place, message.key)
+
+    def look(self, message: say.Look) -> None:
+        standing = self._book.standing(message.key) if self._book is not None else None
+        self._wire.send(say.Entered(message.place, None, standing))
 
     def leave(self, message: say.Leave) -> None:
         if message.place in self._held and self._book is not None:
@@ -79,10 +90,20 @@ class Asking:
 
     async def enter(self, place: str, key: str, tokens: int) -> say.Entered:
         """Raises Unavailable when the controller does not answer."""
+        return await self._ask(place, key, say.Enter(place, key, tokens))
+
+    async def look(self, place: str, key: str) -> Standing | None:
+        """Raises as `enter`."""
+        return (await self._ask(place, key, say.Look(place, key))).standing
+
+    def runs(self, place: str, key: str) -> None:
+        self._wire.send(say.Runs(place, key))
+
+    async def _ask(self, place: str, key: str, question: say.Enter | say.Look) -> say.Entered:
         answer: asyncio.Future[say.Entered] = asyncio.get_running_loop().create_future()
         self._asked[place] = answer
         late = self._clock.call_at(self._clock.now() + PATIENCE, lambda: _give_up(answer))
-        self._wire.send(say.Enter(place, key, tokens))
+        self._wire.send(question)
         try:
             entered = await answer
         finally:

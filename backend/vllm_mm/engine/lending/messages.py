@@ -72,6 +72,20 @@ class Enter(_Message, frozen=True):
     tokens: int
 
 
+class Runs(_Message, frozen=True):
+    """A request that runs, and whose key has limits since."""
+
+    place: str
+    key: str
+
+
+class Look(_Message, frozen=True):
+    """How does a key stand? Answered by `Entered`; nobody is let in."""
+
+    place: str
+    key: str
+
+
 class Leave(_Message, frozen=True):
     """It is over, and used so many tokens, where that is known."""
 
@@ -252,7 +266,24 @@ class End(_Message, frozen=True):
     """Accept no more, finish what runs, then end."""
 
 
-Up = Hello | Serves | Ask | Drop | Back | Ack | Follow | Report | Suspect | Learned | Cancelled | Listed | Enter | Leave
+Up = (
+    Hello
+    | Serves
+    | Ask
+    | Drop
+    | Back
+    | Ack
+    | Follow
+    | Report
+    | Suspect
+    | Learned
+    | Cancelled
+    | Listed
+    | Enter
+    | Runs
+    | Look
+    | Leave
+)
 Down = (
     Setup
     | Models

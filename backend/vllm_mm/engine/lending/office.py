@@ -260,6 +260,10 @@ class Seat:
                 self._places.enter(message)
             case say.Leave():
                 self._places.leave(message)
+            case say.Runs():
+                self._places.runs(message)
+            case say.Look():
+                self._places.look(message)
             case say.Serves():
                 self.serves = True
             case say.Hello():
