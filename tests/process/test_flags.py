@@ -3,14 +3,19 @@
 import asyncio
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from cli_rig import Cli
 from fakes import FakeClock
 from rig import alive, until
+from serving import Serving
 from vllm_mm.domain.flags import Flag, Takes
 from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.engine import flags
@@ -170,7 +175,7 @@ def test_validate_names_the_line(it: Installation, tmp_path: Path) -> None:
     """In the model or in the defaults; what could not be checked is a warning."""
     cli = Cli(tmp_path)
     (tmp_path / "a.yaml").write_text(
-        f"paths: {{data_dir: {it.data}}}\ndefaults:\n  executable: {it.vllm}\n  args: {{dtpe: auto}}\nmodels:\n  m:\n"
+        f"paths: {{cache_dir: {it.data}}}\ndefaults:\n  executable: {it.vllm}\n  args: {{dtpe: auto}}\nmodels:\n  m:\n"
         "    args: {max-model-length: 8192}\n  o: {}\n  n: {executable: nowhere, args: {anything: 1}}\n"
     )
     result = cli.now("validate", "a.yaml")
@@ -181,3 +186,94 @@ def test_validate_names_the_line(it: Installation, tmp_path: Path) -> None:
     ]
     warnings = json.loads(cli.now("validate", "a.yaml", "--json").output)["warnings"]
     assert "the arguments of n were not checked: there is no program nowhere" in warnings
+
+
+ASKS = """
+import asyncio, sys
+from pathlib import Path
+from vllm_mm.clock import RealClock
+from vllm_mm.engine.flags import FlagBook
+asyncio.run(FlagBook(Path(sys.argv[1]), {"PATH": sys.argv[2]}, RealClock()).ask("vllm", {}))
+"""
+
+
+async def test_one_that_is_asked_ends_with_who_asks(it: Installation) -> None:
+    """However that ends: nothing of a server that was killed is left behind."""
+    package = it.bin.parent / "fake" / "vllm"
+    package.mkdir(parents=True)
+    asked = it.count.with_name("pid")
+    (package / "__init__.py").write_text(
+        f"import os, time\nopen({str(asked)!r} + '.new', 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(asked)!r} + '.new', {str(asked)!r})\ntime.sleep(600)\n"
+    )
+    it.answers(f'PYTHONPATH={package.parent} exec {sys.executable} "$@"\n')
+    path = f"{it.bin}:{os.environ['PATH']}"
+    with subprocess.Popen([sys.executable, "-c", ASKS, str(it.data), path]) as asker:
+        try:
+            await until(asked.exists, "the engine is asked")
+        finally:
+            asker.send_signal(signal.SIGKILL)
+    pid = int(asked.read_text())
+    try:
+        await until(lambda: not alive(pid), "the end of who was asked")
+    finally:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_doctor_names_the_model(it: Installation, tmp_path: Path) -> None:
+    """Each wrong argument is a failure; engines that take all of theirs are one line."""
+    cli = Cli(tmp_path)
+    for args, told in (
+        ("max-model-length: 1", ("FAIL", "arguments of m", "did you mean `max-model-len`?")),
+        ("max-model-len: 1", ("ok", "arguments: taken by the engines of m")),
+    ):
+        (tmp_path / "a.yaml").write_text(
+            f"paths: {{data_dir: {tmp_path}/d, cache_dir: {it.data}}}\nmodels:\n  m: {{executable: {it.vllm}, args: {{{args}}}}}\n"
+            "  s: {engine: sim}\n"
+        )
+        lines = [ln for ln in cli.now("doctor", "--config", "a.yaml").output.splitlines() if "arguments" in ln]
+        assert len(lines) == 1
+        assert all(part in lines[0] for part in told), lines
+
+
+async def test_a_server_says_before_anybody_asks_what_an_engine_would_not_take(
+    it: Installation, tmp_path: Path
+) -> None:
+    """A model of the file: the server is ready meanwhile, tells it among its alerts and where the model's state is, and a request is
+    told at once, without a process. Another declaration mends it."""
+    gate = it.count.with_name("gate")
+    it.answers(f"while ! test -e {gate}; do sleep 0.05; done\n{SAYS}")
+
+    def config(args: dict[str, object]) -> dict[str, object]:
+        model = {"executable": str(it.vllm), "model": "/nowhere", "args": args, "memory": "1GiB"}
+        return {
+            "paths": {"data_dir": str(tmp_path / "d"), "cache_dir": str(it.data)}, "models": {"m": model},
+            "devices": [{"id": "cpu", "memory": "8GiB"}],
+        }  # fmt: skip
+
+    serving = Serving(tmp_path, config({"max-model-length": 1}), forked=True)
+    async with httpx.AsyncClient(timeout=60) as client:
+        try:
+            await serving.start()  # although nobody has said anything yet
+            gate.touch()
+
+            async def alerts() -> list[str]:
+                return (await client.get(f"{serving.url}/api/status")).json()["alerts"]
+
+            hint = "this engine has no `--max-model-length`; did you mean `max-model-len`?"
+            async with asyncio.timeout(60):
+                while not (told := await alerts()):
+                    await asyncio.sleep(0.05)
+            assert told == [f"m cannot be started: args.max-model-length: unknown argument: {hint}"]
+            shown = (await client.get(f"{serving.url}/api/models/m")).json()
+            assert hint in shown["instance"]["reason"]
+            answer = await client.post(f"{serving.url}/v1/completions", json={"model": "m", "prompt": "x"})
+            assert answer.status_code == 503
+            assert hint in answer.json()["error"]["message"]
+            assert "cannot be started until its declaration is another" in answer.json()["error"]["message"]
+            assert await serving.stop() == 0
+            kinds = [kind for (kind,) in serving.rows("select kind from events where model = 'm'")]
+            assert kinds == ["alert.arguments"]
+        finally:
+            assert serving.end() == {}

@@ -19,6 +19,9 @@ def alerts(the: Services) -> list[str]:
     if (refused := the.configuration.problem()) is not None:
         found.append(refused)
     found += the.manager.device_alerts.standing(the.manager.ledger)
+    for spec in the.manager.catalog:
+        if wrong := the.manager.objection(spec):
+            found.append(f"{spec.id} cannot be started: {wrong}")
     now = the.clock.now()
     for instance in the.manager.instances():
         i = instance.snapshot

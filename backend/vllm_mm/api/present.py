@@ -71,7 +71,10 @@ def pending(manager: ProcessManager, view: InstanceView) -> bool:
 
 
 def has_run(manager: ProcessManager, model: str) -> bool:
-    """Whether there is anything to say about its instance: it ran, or is about to, or was refused a start."""
+    """Whether there is anything to say about its instance: it ran, or is about to, or was refused a start, or would be."""
+    spec = manager.catalog.get(model)
+    if spec is not None and manager.objection(spec):
+        return True
     if not any(i.spec.id == model for i in manager.instances()):
         return False
     view = manager.describe(model)

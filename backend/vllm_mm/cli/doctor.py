@@ -47,7 +47,7 @@ def doctor(config: Config = None, data_dir: DataDir = None, json: Json = False) 
 
 def _findings(config: Path | None, data_dir: Path | None) -> "Iterator[Finding]":
     from vllm_mm.cli.checks import Finding, Status, look, look_without  # noqa: PLC0415  # they take their time
-    from vllm_mm.cli.doctor_host import orphans  # noqa: PLC0415  # as above
+    from vllm_mm.cli.doctor_host import arguments, orphans  # noqa: PLC0415  # as above
     from vllm_mm.cli.doctor_warm import warm_starts  # noqa: PLC0415  # as above
     from vllm_mm.control.declared import catalog  # noqa: PLC0415  # as above
     from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
@@ -71,6 +71,7 @@ def _findings(config: Path | None, data_dir: Path | None) -> "Iterator[Finding]"
     yield Finding("configuration", Status.OK, f"{told}, {count(len(models), 'model')}")
     yield from look(settings, models)
     yield from _host(settings, models)
+    yield from arguments(settings, models)
     yield _database(settings)
     yield orphans(settings)
     yield from warm_starts(settings, models, lambda text: typer.echo(f"...   {text}", err=True))

@@ -4,14 +4,18 @@ import asyncio
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from vllm_mm.cli.checks import Finding, Status
 from vllm_mm.cli.output import count
+from vllm_mm.clock import RealClock
+from vllm_mm.domain.flags import Checked
+from vllm_mm.domain.specs import EngineKind, ModelSpec
 from vllm_mm.engine import procfs
 from vllm_mm.engine.devices.gpus import DriverMissingError, NvmlSource
+from vllm_mm.engine.flags import FlagBook
 from vllm_mm.settings import Settings
 
 _NVIDIA: Final = "0x10de"
@@ -27,6 +31,27 @@ _PLACES: Final = (
 """Where people make environments: conda and its relatives, virtualenvwrapper, a folder in a project, our own installer."""
 MOST: Final = 5
 """Environments that are named."""
+
+
+def arguments(settings: Settings, models: Iterable[ModelSpec]) -> Iterator[Finding]:
+    """What engines say themselves of the arguments that they would be started with; nothing of engines that cannot be asked. The first
+    time takes seconds."""
+    asked = [spec for spec in models if spec.engine is EngineKind.VLLM and spec.args]
+
+    async def ask() -> Checked:
+        book = FlagBook(settings.paths.cache_dir / "flags", os.environ, RealClock())
+        try:
+            return await book.check(asked)
+        finally:
+            book.close()
+
+    checked = asyncio.run(ask()) if asked else Checked()
+    for model, name, what in checked.wrong:
+        yield Finding(
+            f"arguments of {model}", Status.FAIL, f"args.{name}: {what}", "correct it; until then it is not started"
+        )
+    if asked and not checked.wrong and not checked.notes:
+        yield Finding("arguments", Status.OK, f"taken by the engines of {', '.join(spec.id for spec in asked)}")
 
 
 def gpu_driver(

@@ -83,7 +83,7 @@ def _asked(settings: "Settings", models: "Catalog") -> "Checked":
     from vllm_mm.engine.flags import FlagBook  # noqa: PLC0415  # as above
 
     async def ask() -> "Checked":
-        book = FlagBook(settings.paths.data_dir / "flags", os.environ, RealClock())
+        book = FlagBook(settings.paths.cache_dir / "flags", os.environ, RealClock())
         try:
             return await book.check(models)
         finally:

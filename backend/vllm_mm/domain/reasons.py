@@ -125,6 +125,7 @@ _KINDS = {
     "device_lease.held": Reason.LENT,
     "device_lease.ended": Reason.LENT,
     "device_lease.restored": Reason.LENT,
+    "alert.arguments": Reason.NEVER,
     "alert.survivors": Reason.DEADLINE,
     "alert.memory_not_back": Reason.DEADLINE,
 }

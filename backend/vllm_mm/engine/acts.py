@@ -2,7 +2,7 @@
 side this is; it decides nothing and waits for nothing: each act puts down a wish, or tells an instance."""
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from vllm_mm.domain import lifecycle as lc
 from vllm_mm.domain.catalog import Catalog
@@ -29,6 +29,8 @@ class Acts(Registry):
         self._wishes = Wishes()
         self._closing = False
         """No new lease and no new load: the server ends."""
+        self.objection: Callable[[ModelSpec], str] = lambda _: ""
+        """Why no engine would start with that declaration, by its own word (`control.arguments`); empty when nothing is known."""
 
     # What the acts need of the manager.
 
@@ -56,7 +58,7 @@ class Acts(Registry):
     async def start(self, model: str, cause: str, *, urgent: bool = True) -> None:
         """Want `model` READY. Returns at once. An operator's start forgets earlier failures.
 
-        Raises UnknownModel, ShuttingDown.
+        Raises UnknownModel, ShuttingDown, and to an operator Conflict when its engine would not start with its declaration.
         """
         instance = self.require(model)
         if self._closing:
@@ -65,6 +67,8 @@ class Acts(Registry):
             return
         if instance.state in {State.FAILED, State.BACKOFF, State.STOPPING}:
             await instance.ask(Reset(cause))
+        if urgent and instance.state is State.STOPPED and (wrong := self.objection(instance.spec)):
+            raise Conflict(f"{model} cannot be started: {wrong}")
         self._wishes.want(model, Wish(self._tools.clock.now(), urgent, cause))
         self._decide()
 

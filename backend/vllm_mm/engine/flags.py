@@ -33,7 +33,8 @@ _MARK: Final = "vllm-mm-flags:"
 
 # As vLLM's command line makes it (entrypoints/cli/serve.py, vLLM 0.32); the parser's own module was another in earlier versions.
 PROBE: Final = f"""
-import argparse, json, sys
+import argparse, json, os, sys, threading
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()  # whoever asks is gone
 try:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 except ImportError:
@@ -113,21 +114,26 @@ class FlagBook:
         with contextlib.suppress(OSError, ValueError):
             return _read(file.read_bytes())
         quiet = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+        listens, ours = os.pipe()  # closed with this process, however that ends
         try:
             # In a session of its own, to be ended with all that it made, whose dead are collected by `children`.
             process = self._asked = subprocess.Popen(
-                [python, "-c", PROBE], env={**environment, **quiet}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                [python, "-c", PROBE], env={**environment, **quiet}, stdin=listens, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
             children.expect(process.pid)
         except OSError as error:
+            os.close(ours)
             return NotAsked(f"{python} cannot be started: {error.strerror}")
+        finally:
+            os.close(listens)
         try:
             said, told = process.communicate(timeout=DEADLINE)
         except subprocess.TimeoutExpired:
             return NotAsked(f"{python} did not answer in {DEADLINE:.0f} s")
         finally:
             _end(process)
+            os.close(ours)
             self._asked = None
         line = next((ln for ln in said[:MOST].splitlines() if ln.startswith(_MARK.encode())), None)
         try:

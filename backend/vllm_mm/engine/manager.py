@@ -196,6 +196,8 @@ class ProcessManager(Swaps):
             back = lc.back_at(i, self._tools.clock.now())
             if back is None or ticket.deadline <= back:
                 return self._start_failed(instance)
+        if i.state is State.STOPPED and (wrong := self.objection(instance.spec)):
+            return self._start_failed(instance, wrong, lasting=True)
         if ticket.stream and self._tears_down(i):
             return self._torn_down(instance)
         if not ticket.loads and i.state not in _THERE and ticket.model not in self._loading_events:
@@ -413,13 +415,16 @@ class ProcessManager(Swaps):
         return instance_view(
             instance,
             reservation=self._room.ledger.reservations.get(model),
-            why=waits or self._wishes.refusal(model),
+            why=self._objects(instance) or waits or self._wishes.refusal(model),
             # Before the scheduler has looked at it nobody knows whether it will be there at all.
             eta_s=self.eta(model) if instance.state in lc.LOADING or waits not in {"", NOT_LOOKED_AT} else None,
             queued=self._waiting.count(model),
             pinned=self.pinned(instance.spec),
             clock=self._tools.clock,
         )
+
+    def _objects(self, instance: ModelInstance) -> str:
+        return self.objection(instance.spec) if instance.state not in lc.LIVE else ""
 
     def _why_it_waits(self, model: str) -> str:
         loading, wish = self._loading_events.get(model), self._wishes.get(model)

@@ -115,7 +115,7 @@ class Swaps(Lets):
             return None
         if instance.state is State.STOPPED and (error := self._cannot_launch(instance.spec)) is not None:
             self.refused(load.model, error)
-            self._waiting.fail(load.model, self._start_failed(instance, error.message))
+            self._waiting.fail(load.model, self._start_failed(instance, error.message, lasting=True))
             return None
         victims = [self._instances[v] for v in load.victims if v in self._instances]
         if any(v.state not in {State.READY, State.SLEEPING} for v in victims):
@@ -143,7 +143,8 @@ class Swaps(Lets):
             launching.check(spec, self._places)
         except ConfigError as error:
             return error
-        return None
+        wrong = self.objection(spec)
+        return ConfigError(wrong) if wrong else None
 
     def _stale(self, victims: Sequence[ModelInstance], load: Load) -> str:
         """Why they do not go, by what happened since the decision; empty when they do."""
@@ -425,8 +426,8 @@ class Swaps(Lets):
     def _intent(self, spec: ModelSpec, loading: Loading) -> LaunchRecord:
         return launching.intent(spec, loading, self._places, self._tools.clock.wall())
 
-    def _start_failed(self, instance: ModelInstance, reason: str = "") -> StartFailed:
-        return start_failed(instance, reason, self._tools.clock.now())
+    def _start_failed(self, instance: ModelInstance, reason: str = "", *, lasting: bool = False) -> StartFailed:
+        return start_failed(instance, reason, self._tools.clock.now(), lasting=lasting)
 
     def _emit(self, kind: str, model: str, cause: str, data: Mapping[str, Any] | None = None) -> None:
         self._tools.journal.emit(kind, model=model, cause=cause, data=data)

@@ -118,11 +118,15 @@ def torn_down(i: Instance, eta_s: float | None) -> TornDown:
     )
 
 
-def start_failed(instance: ModelInstance, reason: str, now: float) -> StartFailed:
-    """What everybody is told who waited for a load that failed, or who comes while it backs off."""
+def start_failed(instance: ModelInstance, reason: str, now: float, *, lasting: bool = False) -> StartFailed:
+    """What everybody is told who waited for a load that failed, or who comes while it backs off. `lasting`: only another declaration
+    mends it."""
     i = instance.snapshot
     phase = list(instance.phases)[-1] if instance.phases else "spawn"
-    if i.state is State.BACKOFF and i.deadline is not None:
+    if lasting:
+        after = 60.0
+        then = "It cannot be started until its declaration is another."
+    elif i.state is State.BACKOFF and i.deadline is not None:
         after = max(1.0, i.deadline - now)
         then = f"It is tried again in {after:.0f} s."
     elif i.state is State.FAILED or i.then is lc.Then.FAILED:
