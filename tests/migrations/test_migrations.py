@@ -21,7 +21,7 @@ from fakes import FakeClock
 from postgres import Postgres
 from vllm_mm.clock import RealClock
 from vllm_mm.domain.errors import ConfigError
-from vllm_mm.store import migrate
+from vllm_mm.store import migrate, programs
 from vllm_mm.store.database import Database, make_engine
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.migrate import alembic_config, backup, current, downgrade, revisions, script_location, upgrade
@@ -279,6 +279,30 @@ async def test_a_backup_is_made_before_a_change_and_can_be_put_back(
     assert secret is not None
     assert [k.name for k in await Keys(database, RealClock()).all()] == ["admin"]
     await database.close()
+
+
+async def test_postgresql_is_copied_before_a_change_too(
+    postgres: Postgres, tmp_path: Path, next_revision: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By pg_dump; where that cannot be done nothing is changed, and it is said what to do. Without a copy when that is said."""
+    url, head, backups = postgres.migrated(), revisions()[-2], tmp_path / "backups"
+    with monkeypatch.context() as without:
+        without.setattr(programs, "_find", lambda _tool: "/bin/false")
+        with pytest.raises(
+            ConfigError, match=r"nothing was changed: pg_dump failed.*`database.backup: false` for this"
+        ):
+            await upgrade(url, backups)
+    assert await current(url) == head
+    assert list(backups.iterdir()) == []
+    done = await upgrade(url, backups, FakeClock())
+    assert (done.before, done.after) == (head, "9000_later")
+    assert done.backup is not None
+    assert done.backup.name.startswith(f"postgresql.{head}.")
+    assert done.backup.read_bytes().startswith(b"PGDMP")
+    assert done.backup.stat().st_mode & 0o777 == 0o600
+    assert list(backups.iterdir()) == [done.backup]
+    await downgrade(url, head)
+    assert (await upgrade(url, None)).backup is None
 
 
 async def test_an_older_version_refuses_a_newer_database(

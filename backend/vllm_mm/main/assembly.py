@@ -20,6 +20,7 @@ from vllm_mm.api.webhook_metrics import WebhookMetrics
 from vllm_mm.api.worker_metrics import WorkerMetrics
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.control import boot, declared, rules
+from vllm_mm.control.arguments import Arguments
 from vllm_mm.control.background import Background
 from vllm_mm.control.configuration import Configuration
 from vllm_mm.control.declarations import Declarations
@@ -80,6 +81,7 @@ from vllm_mm.store.routes import MissingRoute, MissingRoutes
 from vllm_mm.store.secret import FILE as SECRET_FILE
 from vllm_mm.store.secret import server_secret
 from vllm_mm.store.sessions import Sessions
+from vllm_mm.store.sole import sole
 from vllm_mm.store.spool import Spool
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
@@ -117,10 +119,12 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
     settings = loaded.settings
     clock = RealClock()
     data_dir = rules.private(settings.paths.data_dir)
-    migration = await upgrade(settings.database_url, data_dir / "backups" if settings.database.backup else None, clock)
-    if migration.changed and migration.before is not None:
-        log.info("the database is now at revision %s; the copy of before is %s", migration.after, migration.backup)
     async with contextlib.AsyncExitStack() as stack:
+        hold = await stack.enter_async_context(sole(settings.database_url, data_dir, clock, log.warning))
+        backups = data_dir / "backups" if settings.database.backup else None
+        migration = await upgrade(settings.database_url, backups, clock)
+        if migration.changed and migration.before is not None:
+            log.info("the database is now at revision %s; the copy of before is %s", migration.after, migration.backup)
         database = Database(settings.database_url)
         stack.push_async_callback(database.close)
         owner = await installation(database)
@@ -275,8 +279,10 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             theirs: Sequence[Listing] = () if office is None else await office.running(most)
             return together([under_way(gateway, most), *theirs], most)
 
-        flags = FlagBook(data_dir / "flags", places.environment, clock)
+        flags = FlagBook(places.cache / "flags", places.environment, clock)
         stack.callback(flags.close)
+        arguments = Arguments(manager, flags.check, journal, clock)
+        manager.objection = arguments.objection
         pulls = Pulls(places.environment, journal, clock)
         stack.push_async_callback(pulls.close)
         weights = Weights(places.environment, lambda: manager.catalog, models, pulls, journal, clock)
@@ -290,9 +296,12 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, data_plane=OpenAIApp(gateway), sign_ins=sign_ins, limits=limits, audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, running=running, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if office is None else (office.problem,))),
+            captures=captures, data_plane=OpenAIApp(gateway), sign_ins=sign_ins, limits=limits, audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, running=running, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if hold is None else (hold.problem,)), *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("the configuration file", configuration.watch())
+        background.start("arguments of engines", arguments.run())
+        if hold is not None:
+            background.start("the lock on the database", hold.run())
         background.start("profiles", profiles.run())
         background.start("what is kept ready", Keeper(manager, clock).run())
         background.start("leases on device memory", device_leases.run())

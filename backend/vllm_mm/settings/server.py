@@ -150,7 +150,8 @@ class DatabaseConfig(Section):
     spool_dir: Path | None = None
     """Folder in which such rows are kept as well, over an end of the server; null: one in the system's temporary directory."""
     backup: Switch = True
-    """Copy a SQLite database into `paths.data_dir` before its schema changes."""
+    """Copy the database into `backups` in `paths.data_dir` before its schema changes; PostgreSQL with `pg_dump`, without which the change is
+    refused."""
 
 
 class RetentionConfig(Section):

@@ -9,20 +9,16 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.domain.errors import ConfigError
-from vllm_mm.store import migrate
+from vllm_mm.store import migrate, programs
 from vllm_mm.store.database import make_engine, sqlite_path
 from vllm_mm.store.failures import DatabaseUnavailable, told
 from vllm_mm.store.tables import Base
-
-TOOL_DEADLINE: Final = 3600.0
-"""Seconds for pg_dump and pg_restore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +39,7 @@ async def backup(url: str, target: Path) -> None:
     if sqlite_path(url) is not None:
         await migrate.backup(url, target)
         return
-    if target.exists():
-        raise ConfigError(f"{target} exists already; name another file")
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.part")
-    partial.unlink(missing_ok=True)
-    partial.touch(mode=0o600)
-    try:
-        await _tool(url, "pg_dump", "--format=custom", "--no-owner", "--file", str(partial))
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    await programs.dump(url, target)
 
 
 async def restore(url: str, source: Path, backup_dir: Path, data_dir: Path, clock: Clock | None = None) -> Path | None:
@@ -75,7 +61,7 @@ async def restore(url: str, source: Path, backup_dir: Path, data_dir: Path, cloc
         if await migrate.current(url) is not None:
             before = migrate.free_name(backup_dir, f"postgresql.before-restore.{migrate.stamp(now)}")
             await backup(url, before)
-        await _tool(
+        await programs.run(
             url, "pg_restore", "--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error",
             "--dbname", make_url(url).database or "", str(source),
         )  # fmt: skip
@@ -141,52 +127,6 @@ async def _nobody_is_connected(url: str) -> None:
         await engine.dispose()
     if others:
         raise ConfigError(f"a server uses this database ({others} connections); stop it, then restore")
-
-
-# PostgreSQL's tools
-
-
-def _find(tool: str) -> str:
-    found = shutil.which(tool)
-    if found is not None:
-        return found
-    by_version = sorted(
-        Path("/usr/lib/postgresql").glob(f"*/bin/{tool}"), key=lambda p: (len(p.parts[-3]), p.parts[-3])
-    )
-    if not by_version:
-        raise ConfigError(
-            f"{tool} is not installed here: install PostgreSQL's client programs (Debian: postgresql-client), or run it where they are"
-        )
-    return str(by_version[-1])
-
-
-async def _tool(url: str, tool: str, *args: str) -> None:
-    """The password goes through the environment: command lines can be read by everybody."""
-    parsed = make_url(url)
-    host = parsed.query.get("host") or parsed.host
-    given = {
-        "PGHOST": host if isinstance(host, str) else None, "PGPORT": str(parsed.port) if parsed.port else None,
-        "PGUSER": parsed.username, "PGPASSWORD": str(parsed.password) if parsed.password else None, "PGDATABASE": parsed.database,
-        "PGCONNECT_TIMEOUT": "10",
-    }  # fmt: skip
-    environment = {**os.environ, **{name: value for name, value in given.items() if value}}
-    process = await asyncio.create_subprocess_exec(
-        _find(tool), *args, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(TOOL_DEADLINE):
-            _, said = await process.communicate()
-    except TimeoutError as error:
-        raise ConfigError(f"{tool} did not end within {TOOL_DEADLINE:.0f} s") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise ConfigError(
-            f"{tool} failed: {said.decode(errors='replace').strip()[-1000:] or f'exit code {process.returncode}'}"
-        )
 
 
 # Whether it is well

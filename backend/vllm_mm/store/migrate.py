@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from vllm_mm.clock import Clock, RealClock
 from vllm_mm.domain.errors import ConfigError
+from vllm_mm.store import programs
 from vllm_mm.store.database import make_engine, sqlite_path
 
 ROOM = 2**20
@@ -77,9 +78,9 @@ async def current(url: str) -> str | None:
 async def upgrade(url: str, backup_dir: Path | None, clock: Clock | None = None) -> Migration:
     """Bring the schema to the newest revision. Does next to nothing when it is there already.
 
-    A SQLite database with data is first copied into `backup_dir` (None: no copy). All steps are one transaction: it
+    A database with data is first copied into `backup_dir` (None: no copy). All steps are one transaction: it
     is done completely or not at all. Raises ConfigError when the database was made by a newer version or by another
-    program, or when another process holds the migration lock for more than a minute.
+    program, when it cannot be copied, or when another process holds the migration lock for more than a minute.
     """
     clock = clock or RealClock()
     head = revisions()[-1]
@@ -90,11 +91,12 @@ async def upgrade(url: str, backup_dir: Path | None, clock: Clock | None = None)
         before = known(await current(url))
         if before == head:
             return Migration(before, head)
-        path = sqlite_path(url)
         copied = None
-        if backup_dir is not None and path is not None and before is not None:
-            copied = free_name(backup_dir, f"{path.name}.{before}.{stamp(clock.wall())}")
-            await backup(url, copied)
+        if backup_dir is not None and before is not None:
+            path = sqlite_path(url)
+            name = "postgresql" if path is None else path.name
+            copied = free_name(backup_dir, f"{name}.{before}.{stamp(clock.wall())}")
+            await (backup(url, copied) if path is not None else _dump(url, copied))
         try:
             await _run(url, "upgrade", "head")
         except BaseException:
@@ -133,6 +135,16 @@ async def backup(url: str, target: Path) -> None:
     if target.exists():
         raise ConfigError(f"{target} exists already; name another file")
     await asyncio.to_thread(copy_file, path, target)
+
+
+async def _dump(url: str, target: Path) -> None:
+    try:
+        await programs.dump(url, target)
+    except ConfigError as error:
+        raise ConfigError(
+            "the schema of the database has to change, and it could not be copied before that, so nothing was changed: "
+            f"{error.message}. Or make a copy elsewhere, and set `database.backup: false` for this start"
+        ) from error
 
 
 def copy_file(path: Path, target: Path) -> None:

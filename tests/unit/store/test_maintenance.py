@@ -14,7 +14,7 @@ from admin_rig import ROW
 from fakes import FakeClock
 from postgres import Postgres
 from vllm_mm.domain.errors import ConfigError
-from vllm_mm.store import maintenance
+from vllm_mm.store import programs
 from vllm_mm.store.audit import Audit
 from vllm_mm.store.database import Database, sqlite_path
 from vllm_mm.store.maintenance import backup, check, restore
@@ -141,8 +141,8 @@ async def test_without_the_tools_of_postgresql(
     with pytest.raises(ConfigError, match=r'pg_dump failed: .*database "nowhere" does not exist'):
         await backup(postgres.url("nowhere"), tmp_path / "copy")
     assert list(tmp_path.glob(".copy*")) == []
-    monkeypatch.setattr(maintenance.shutil, "which", lambda _tool: None)
-    monkeypatch.setattr(maintenance, "Path", lambda *_: tmp_path / "nothing")
+    monkeypatch.setattr(programs.shutil, "which", lambda _tool: None)
+    monkeypatch.setattr(programs, "Path", lambda *_: tmp_path / "nothing")
     with pytest.raises(ConfigError, match=r"pg_dump is not installed here: .*postgresql-client"):
         await backup(url, tmp_path / "copy2")
 
@@ -154,9 +154,9 @@ async def test_the_password_is_not_in_the_command_line(tmp_path: Path, monkeypat
         '#!/bin/sh\necho "$0 $@" > "$OUT"\necho "$PGPASSWORD $PGHOST $PGPORT $PGUSER $PGDATABASE" >> "$OUT"\n'
     )
     tool.chmod(0o700)
-    monkeypatch.setattr(maintenance, "_find", lambda _name: str(tool))
+    monkeypatch.setattr(programs, "_find", lambda _name: str(tool))
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
-    await maintenance._tool("postgresql+asyncpg://me:planted@there:5433/mm", "pg_dump", "--x")
+    await programs.run("postgresql+asyncpg://me:planted@there:5433/mm", "pg_dump", "--x")
     argv, environment = (tmp_path / "out").read_text().splitlines()
     assert "planted" not in argv
     assert environment == "planted there 5433 me mm"
