@@ -177,7 +177,7 @@ async def _audited(request: Request, handle: Callable[[Request], Awaitable[Respo
                 status=status, request=_request_id(request),
             )  # fmt: skip
             if status != GONE:
-                await the.audit.settle()
+                await the.audit.secure()
 
 
 async def _look(look: Look | None, the: Services, name: str) -> tuple[str, Any] | None:

@@ -81,6 +81,7 @@ async def sign_in(the: The, request: Request, response: Response, body: SignInIn
         the.audit.record(
             "sign_in", actor=key.id, name=key.name, source=source, kind="session", object=key.id, status=201
         )
+        await the.audit.secure()
     return _who(key, By.SESSION, session.expires_at)
 
 

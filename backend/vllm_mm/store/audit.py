@@ -92,6 +92,11 @@ class Audit:
         """Wait a moment for what was recorded to be in the database; False where it is not yet."""
         return await self._writer.flush(PROMPT)
 
+    async def secure(self) -> bool:
+        """Before an act is answered: as `settle`, and what a busy database does not take in that time is in a file then. Whatever becomes of
+        this process, it is written. False where there was neither."""
+        return await self._writer.secure(PROMPT)
+
     async def write_now(self) -> None:
         """For a command, which has no writer: write what was recorded. Raises DatabaseUnavailable."""
         await self.add(self._writer.pending())

@@ -66,6 +66,8 @@ class WriteBehind(Generic[T]):
         """Counted as `_done` is: up to here rows are in the file."""
         self._not_kept = ""
         """Why the file takes nothing."""
+        self._filing = asyncio.Lock()
+        """One change of the file at a time."""
 
     def start(self) -> None:
         """Begin to write; rows added before are kept, and come behind those that an earlier controller left in the file."""
@@ -124,6 +126,14 @@ class WriteBehind(Generic[T]):
         finally:
             timer.cancel()
             self._waiters = [w for w in self._waiters if w[1] is not future]
+
+    async def secure(self, deadline: float) -> bool:
+        """As `flush`; what is not written by then is put into the file. False where it is in neither, but in memory alone."""
+        if await self.flush(deadline):
+            return True
+        wanted = self._added
+        await self._keep()
+        return max(self._done, self._kept) >= wanted
 
     async def close(self, deadline: float = 5.0) -> bool:
         """`flush`, then stop. False when rows were left behind. A database that refuses is not waited for where a file has the rows."""
@@ -208,24 +218,29 @@ class WriteBehind(Generic[T]):
         """Put what waits into the file, as far as it is not there."""
         if self._spool is None:
             return
-        there = max(0, self._kept - self._done)
-        rows = list(islice(self._pending, there, self._limit))
-        if not rows:
-            return
-        end = self._done + there + len(rows)
-        try:
-            if self._spool.lines + len(rows) > 2 * self._limit:
-                await asyncio.to_thread(self._spool.replace, list(islice(self._pending, self._limit)))
+        async with self._filing:
+            there = max(0, self._kept - self._done)
+            rows = list(islice(self._pending, there, self._limit))
+            if not rows:
+                return
+            end = self._done + there + len(rows)
+            try:
+                if self._spool.lines + len(rows) > 2 * self._limit:
+                    await asyncio.to_thread(self._spool.replace, list(islice(self._pending, self._limit)))
+                else:
+                    await asyncio.to_thread(self._spool.append, rows)
+            except OSError as e:
+                self._not_kept = f"{self._spool.path}: {e.strerror or e}"
             else:
-                await asyncio.to_thread(self._spool.append, rows)
-        except OSError as e:
-            self._not_kept = f"{self._spool.path}: {e.strerror or e}"
-        else:
-            self._kept, self._not_kept = end, ""
+                self._kept, self._not_kept = end, ""
 
     async def _let_go(self) -> None:
         """Take the file away when all that it has is written."""
-        if self._spool is not None and self._kept and self._done >= self._kept:
+        if self._spool is None:
+            return
+        async with self._filing:
+            if not self._kept or self._done < self._kept:
+                return
             try:
                 await asyncio.to_thread(self._spool.clear)
             except OSError as e:  # the rows are written once more at the next start, which changes nothing

@@ -1,5 +1,6 @@
 """Every act of an administrator is in the audit, and nothing can be added that is not."""
 
+import asyncio
 import csv
 import io
 import json
@@ -12,6 +13,7 @@ from fastapi.routing import APIRoute
 from admin_rig import ADMIN, INFER, OPERATE, Admin
 from vllm_mm.api import auditing
 from vllm_mm.api.auditing import REFUSALS_A_MINUTE, UNSAFE, AuditedRoute, about, check
+from vllm_mm.store import audit as store
 
 
 @pytest.fixture
@@ -187,3 +189,25 @@ async def test_an_entry_that_cannot_be_written_yet_holds_nobody_up_for_long(api:
     api.services.audit.writer._write = api.services.audit.add
     async with api.as_(ADMIN) as client:
         assert (await client.post("/api/models/a/unpin")).status_code == 202
+
+
+async def test_an_act_is_answered_when_its_entry_is_written(api: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not sooner: whoever has the answer finds the entry, whatever becomes of the server."""
+    monkeypatch.setattr(store, "PROMPT", 60.0)
+    came, go = asyncio.Event(), asyncio.Event()
+    write = api.services.audit.add
+
+    async def slow(entries: Any) -> None:
+        came.set()
+        await go.wait()
+        await write(entries)
+
+    api.services.audit.writer._write = slow
+    asking = asyncio.create_task(api.client.post("/api/models/a/pin"))
+    await came.wait()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    go.set()
+    assert (await asking).status_code == 202
+    assert api.services.audit.writer.backlog == 0

@@ -72,6 +72,46 @@ async def test_what_waits_is_in_the_file_and_the_file_goes_with_it(tmp_path: Pat
     assert await close(behind, clock)
 
 
+async def test_what_has_to_be_safe_is_in_the_file_when_a_busy_database_takes_too_long(tmp_path: Path) -> None:
+    """Before its writer knows of any trouble. Then the database takes it after all, and the file goes; where there is no file it is said."""
+    path, clock, database = tmp_path / "things.jsonl", FakeClock(), Database()
+    busy = asyncio.Event()
+
+    async def write(rows: Sequence[int]) -> None:
+        await busy.wait()
+        await database.write(rows)
+
+    behind = WriteBehind[int](write, clock, name="things", limit=10, spool=Spool(path, int))
+    behind.start()
+    for row in (1, 2):
+        behind.add(row)
+        securing = asyncio.create_task(behind.secure(1.0))
+        await until(clock, securing.done)
+        assert securing.result()
+    assert path.read_text().split() == ["1", "2"]
+    killed = Spool(path, int)
+    assert killed.read() == [1, 2]
+    busy.set()
+    await until(clock, lambda: not path.exists())
+    assert database.rows == [1, 2]
+    assert await behind.secure(1.0)
+    behind.add(3)
+    securing = asyncio.create_task(behind.secure(1.0))
+    await until(clock, securing.done)
+    assert securing.result()
+    assert not path.exists()
+    assert await close(behind, clock)
+    busy.clear()
+    without = WriteBehind[int](write, clock, name="things", limit=10)
+    without.start()
+    without.add(4)
+    securing = asyncio.create_task(without.secure(1.0))
+    await until(clock, securing.done)
+    assert not securing.result()
+    busy.set()
+    assert await close(without, clock)
+
+
 def test_the_folder_is_there_while_it_is_needed_and_has_to_be_ours(tmp_path: Path) -> None:
     """In the system's temporary directory anybody may have made it before us."""
     spool = Spool(tmp_path / "mine" / "x", int)
