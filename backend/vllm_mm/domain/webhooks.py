@@ -3,8 +3,8 @@
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -39,8 +39,14 @@ class Hook:
 class Namer:
     """Calls events by names. It remembers who failed, so that it has to be told of every event, in order."""
 
-    def __init__(self) -> None:
-        self._failing: set[str] = set()
+    def __init__(self, failing: Iterable[str] = ()) -> None:
+        """`failing`: who is known to have failed before."""
+        self._failing = set(failing)
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """Models that have failed and are not back; the empty text stands for a device."""
+        return tuple(sorted(self._failing))
 
     def __call__(self, event: Event) -> tuple[str, ...]:
         about = event.model or ""
@@ -70,6 +76,23 @@ class Delivery:
     body: str
     made_at: float
     """Unix time."""
+
+
+def number(hook: str, seq: int) -> str:
+    """The id of the delivery of that event to that hook: the same whenever it is made, so that a receiver knows it again."""
+    return f"dlv_{hashlib.sha256(f'{seq} {hook}'.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far the events were delivered, for the next controller: it begins behind `seq`."""
+
+    seq: int
+    """The oldest event of which something may still wait, less one."""
+    done: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By hook: what it was sent, or was not to be sent, up to which event."""
+    failing: tuple[str, ...] = ()
+    """What `Namer` knew after the event `seq`."""
 
 
 @dataclass(frozen=True, slots=True)

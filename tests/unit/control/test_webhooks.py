@@ -1,6 +1,7 @@
 """Deliveries: tried again, given up, kept, sent again by hand; and nobody waits for them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,7 +13,7 @@ from vllm_mm.control import webhooks
 from vllm_mm.control.webhooks import ENDED, Webhooks
 from vllm_mm.domain.errors import NotFound
 from vllm_mm.domain.events import Event
-from vllm_mm.domain.webhooks import DeadLetter, Hook
+from vllm_mm.domain.webhooks import DeadLetter, Hook, Place
 from vllm_mm.store.failures import DatabaseUnavailable
 
 
@@ -38,6 +39,7 @@ class Receiver:
 class Letters:
     def __init__(self) -> None:
         self.kept: Sequence[DeadLetter] = ()
+        self.at: Place | None = None
         self.broken = False
 
     async def all(self) -> Sequence[DeadLetter]:
@@ -48,11 +50,27 @@ class Letters:
             raise DatabaseUnavailable("locked")
         self.kept = tuple(letters)
 
+    async def place(self) -> Place | None:
+        return self.at
+
+    async def came(self, place: Place | None) -> None:
+        if self.broken:
+            raise DatabaseUnavailable("locked")
+        self.at = place
+
 
 class Events:
-    """A journal that tells nothing by itself: events are handed over by `take`."""
+    """A journal that tells what it has from before; later events are handed over by `take`."""
 
-    def subscribe(self) -> "Events":
+    last_seq = -1
+
+    def __init__(self, *events: Event) -> None:
+        self.events = list(events)
+        self.away = False
+
+    def subscribe(self, after: int | None = None) -> "Events":
+        assert after is not None
+        self.events = [e for e in self.events if e.seq > after]
         return self
 
     async def __aenter__(self) -> "Events":
@@ -65,6 +83,11 @@ class Events:
         return self
 
     async def __anext__(self) -> Event:
+        if self.away:
+            self.away = False
+            raise DatabaseUnavailable("away")
+        if self.events:
+            return self.events.pop(0)
         await asyncio.Event().wait()
         raise StopAsyncIteration
 
@@ -86,16 +109,24 @@ async def until(clock: FakeClock, condition: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def running(
-    receiver: Receiver, letters: Letters | None = None, *, hooks: Sequence[Hook] = (HOOK,), attempts: int = 3
+    receiver: Receiver,
+    letters: Letters | None = None,
+    *,
+    hooks: Sequence[Hook] = (HOOK,),
+    attempts: int = 3,
+    journal: Events | None = None,
+    crash: bool = False,
 ) -> AsyncIterator[tuple[Webhooks, FakeClock]]:
     clock = FakeClock()
     made = Webhooks(hooks, receiver, letters or Letters(), clock, attempts=attempts, wait=wait_fixed(5))
     await made.load()
-    task = asyncio.ensure_future(made.run(Events()))  # type: ignore[arg-type]
+    task = asyncio.ensure_future(made.run(journal or Events()))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     try:
         yield made, clock
     finally:
+        if crash and letters is not None:
+            letters.broken = True  # nothing is written down any more
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -240,3 +271,103 @@ async def test_events_that_were_missed_are_told(caplog: pytest.LogCaptureFixture
         made.take(Event(5, 0.0, "lagged", None, "", {"lost": 3}))
         assert made.hooks[0].waiting == 0
     assert "3 were not looked at" in caplog.text
+
+
+def failed(seq: int, kind: str = "instance.backoff", model: str = "m") -> Event:
+    return Event(seq, 0.0, kind, model, "test", {})
+
+
+def seqs(receiver: Receiver) -> list[int]:
+    return [json.loads(text)["seq"] for _, text, _ in receiver.came]
+
+
+async def test_what_waited_at_a_crash_is_sent_by_the_next_server_with_the_same_number() -> None:
+    """From the journal, from where the first one came: nothing that was written down as sent is sent again, nothing is left out, and
+    what was under way comes twice. Who failed is remembered as it was then."""
+    letters, receiver = Letters(), Receiver()
+    events = [failed(1), alert(2), failed(3), alert(4), failed(5, "instance.ready")]
+    hook = Hook("here", "http://hooks/x", ("failed", "back", "alert.*"))
+    async with running(receiver, letters, hooks=(hook,), crash=True) as (made, clock):
+        made.take(events[0])
+        await until(clock, lambda: letters.at is not None and letters.at.seq == 1)
+        receiver.gate = asyncio.Event()
+        for event in events[1:4]:
+            made.take(event)
+        await until(clock, lambda: len(receiver.came) == 2)
+        await clock.advance(5.0)
+        assert letters.at == Place(1, {"here": 1}, ("m",))
+    assert letters.kept == ()
+    letters.broken = False
+    again = Receiver()
+    async with running(again, letters, hooks=(hook,), journal=Events(*events)) as (made, clock):
+        await until(clock, lambda: made.hooks[0].delivered == 3)
+        await until(clock, lambda: letters.at is not None and letters.at.seq == 5)
+    assert seqs(again) == [2, 4, 5]
+    assert [json.loads(text)["event"] for _, text, _ in again.came] == ["alert.*", "alert.*", "back"]
+    assert receiver.came[1][2]["X-VLLM-MM-Delivery"] == again.came[0][2]["X-VLLM-MM-Delivery"]
+
+
+async def test_a_hook_that_is_slow_costs_the_others_nothing_after_a_crash() -> None:
+    """Each goes on from its own place; one that is new begins now; without hooks nothing is kept for later."""
+    letters, slow, quick = Letters(), Receiver(), Receiver()
+    slow.gate = asyncio.Event()
+
+    async def post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
+        return await (slow if "slow" in url else quick)(url, body, headers)
+
+    hooks = (Hook("slow", "http://slow", ("alert.*",)), Hook("quick", "http://quick", ("alert.*",)))
+    async with running(post, letters, hooks=hooks, crash=True) as (made, clock):  # type: ignore[arg-type]
+        made.take(alert(1))
+        made.take(alert(2))
+        await until(clock, lambda: letters.at is not None and letters.at.done["quick"] == 2)
+    letters.broken = False
+    slow.gate = None
+    again = (*hooks, Hook("new", "http://new", ("alert.*",)))
+    journal = Events(alert(1), alert(2), alert(3))
+    async with running(post, letters, hooks=again, journal=journal) as (made, clock):  # type: ignore[arg-type]
+        await until(clock, lambda: [h.delivered for h in made.hooks] == [3, 1, 1])
+    assert seqs(slow) == [1, 1, 2, 3]
+    assert seqs(quick) == [1, 2, 3, 3]
+    assert letters.at is not None
+    async with running(post, letters, hooks=()):  # type: ignore[arg-type]
+        pass
+    assert letters.at is None
+
+
+async def test_what_was_given_up_or_is_sent_again_outlives_a_crash_too() -> None:
+    """A dead letter is kept before its event is written down as done, and is not sent by itself after that; one that is sent again is kept
+    until it arrives."""
+    letters, receiver = Letters(), Receiver(404, 404)
+    async with running(receiver, letters, crash=True) as (made, clock):
+        letters.broken = True
+        made.take(alert(1))
+        await until(clock, lambda: made.dead)
+        await clock.advance(5.0)
+        assert letters.at is None
+        letters.broken = False
+        await until(clock, lambda: letters.at is not None and letters.at.seq == 1)
+        assert [d.delivery.seq for d in letters.kept] == [1]
+        made.take(alert(2))
+        await until(clock, lambda: len(letters.kept) == 2)
+        receiver.gate = asyncio.Event()
+        await made.retry(letters.kept[0].delivery.id)
+    assert [(d.delivery.seq, d.reason == ENDED) for d in letters.kept] == [(2, False), (1, True)]
+    letters.broken = False
+    letters.at = Place(0, {"here": 0})
+    again = Receiver()
+    async with running(again, letters, journal=Events(alert(1), alert(2))) as (made, clock):
+        await until(clock, lambda: made.hooks[0].delivered == 1 and letters.at == Place(2, {"here": 2}))
+        assert [d.delivery.seq for d in made.dead] == [2]
+    assert seqs(again) == [1]
+    assert [d.delivery.seq for d in letters.kept] == [2]
+
+
+async def test_a_journal_that_cannot_be_read_now_is_read_later(caplog: pytest.LogCaptureFixture) -> None:
+    """What is caught up comes from the database."""
+    letters, receiver = Letters(), Receiver()
+    letters.at = Place(0, {"here": 0})
+    journal = Events(alert(1))
+    journal.away = True
+    async with running(receiver, letters, journal=journal) as (made, clock):
+        await until(clock, lambda: made.hooks[0].delivered == 1)
+    assert "cannot be read now" in caplog.text
