@@ -3,10 +3,11 @@ time, and nothing of one that is refused."""
 
 import asyncio
 import logging
+import stat
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from vllm_mm.clock import Clock
 from vllm_mm.control import declared
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 EVERY = 2.0
 """Seconds between two looks at the file."""
 
+Stamp: TypeAlias = tuple[Path, int, int, int] | None
 CheckArguments = Callable[[Iterable[ModelSpec]], Awaitable[Checked]]
 """Asks engines what they would not take of the arguments of these models."""
 
@@ -76,8 +78,8 @@ class Configuration:
         self._check = check
         self._audit = audit
         self._refused = ""
-        self._seen: tuple[int, ...] | None = _stamp(loaded.file)
-        self._changed: tuple[int, ...] | None = None
+        self._seen: Stamp = _stamp(loaded.candidates)
+        self._changed: Stamp = None
 
     @property
     def loaded(self) -> Loaded:
@@ -97,7 +99,7 @@ class Configuration:
         async with self._in_force.changing:
             try:
                 if not dry_run:
-                    self._seen = await asyncio.to_thread(_stamp, self._loaded.file)  # before it is read
+                    self._seen = await asyncio.to_thread(_stamp, self._loaded.candidates)  # before it is read
                 loaded, models, warnings = await self._checked()
                 changes = self._in_force.look(models, loaded.settings)
             except MMError as error:
@@ -123,7 +125,7 @@ class Configuration:
         """One round. A file that changed is read when it is the same in two rounds: then nobody is writing it any more."""
         if not self._in_force.settings.config.watch:
             return
-        stamp = await asyncio.to_thread(_stamp, self._loaded.file)
+        stamp = await asyncio.to_thread(_stamp, self._loaded.candidates)
         if stamp == self._seen:
             self._changed = None
         elif stamp != self._changed:
@@ -197,10 +199,13 @@ def _place(loaded: Loaded, model: str, argument: str) -> tuple[Any, KeyPath]:
     return (origin if origin.line is not None else None), path
 
 
-def _stamp(file: Path | None) -> tuple[int, ...] | None:
-    """Other for another content of the file; None where there is none."""
-    try:
-        found = None if file is None else file.stat()
-    except OSError:
-        return None
-    return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+def _stamp(candidates: Iterable[Path]) -> Stamp:
+    """Another one for another content of the file, and for another file, which may not have been there before; None where there is none."""
+    for file in candidates:
+        try:
+            found = file.stat()
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode):
+            return file, found.st_mtime_ns, found.st_size, found.st_ino
+    return None

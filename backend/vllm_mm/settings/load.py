@@ -37,8 +37,14 @@ def find_config(config: Path | None, environ: Mapping[str, str], cwd: Path) -> P
     """The file that `load` reads: `config`, else ./vllm-mm.yaml, else $XDG_CONFIG_HOME/vllm-mm/config.yaml, else None."""
     if config is not None:
         return cwd / config
-    candidates = (cwd / FILE_NAME, default_config_dir(environ) / "config.yaml")
-    return next((path for path in candidates if path.is_file()), None)
+    return next((path for path in _candidates(config, environ, cwd) if path.is_file()), None)
+
+
+def _candidates(config: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
+    """Where a file would be read, the first one before the others."""
+    if config is not None:
+        return (cwd / config,)
+    return cwd / FILE_NAME, default_config_dir(environ) / "config.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,8 @@ class Loaded:
     """What was said by all sources, laid over each other."""
     file: Path | None
     """The one that was read."""
+    candidates: tuple[Path, ...] = ()
+    """Where one would have been read, the first one before the others."""
 
     def place(self, path: KeyPath) -> Origin:
         """Where the value at `path` stands, or the nearest that there is above it."""
@@ -92,7 +100,8 @@ def load_with_places(
     settings = _validate(layers, root, problems)
     if problems or settings is None:
         raise SettingsError(problems)
-    return Loaded(_with_absolute_paths(settings, root, path, environ, cwd), root, path)
+    found = _with_absolute_paths(settings, root, path, environ, cwd)
+    return Loaded(found, root, path, _candidates(config, environ, cwd))
 
 
 def parse_model(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelConfig:

@@ -192,6 +192,26 @@ async def test_the_file_is_watched_where_that_is_set(it: Files) -> None:
     watching.cancel()
 
 
+async def test_a_file_that_was_not_there_at_the_start_is_seen(tmp_path: Path) -> None:
+    """When it comes, as one that changes; that goes and comes back, too."""
+    async with admin(tmp_path, **{"config.watch": True}) as api:
+        it = Files(api, tmp_path / "vllm-mm.yaml")
+        for _ in range(3):
+            await it.configuration.look()
+        assert (it.models(), it.events()) == ([], [])
+        it.write(MODELS)
+        for _ in range(2):
+            await it.configuration.look()
+        assert it.models() == ["a", "b", "c"]
+        assert it.configuration.loaded.file == it.file
+        it.file.rename(aside := tmp_path / "aside")
+        await it.configuration.look()
+        aside.rename(it.file)
+        for _ in range(3):
+            await it.configuration.look()
+        assert it.events() == ["config.reloaded"]
+
+
 async def test_settings_are_shown_with_where_they_were_said(it: Files) -> None:
     """Value, source, place, and whether a reload can change it; without secrets; what waits for a restart by name."""
     it.write(OTHER + "database: {url: 'postgresql+asyncpg://me:pw@host/db'}\n")
