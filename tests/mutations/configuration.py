@@ -34,6 +34,26 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{DECLARED}::test_arguments_are_checked_by_the_engine_itself",
     ),
     control(
+        "wrong-arguments-load", "a model that its engine would not start is loaded, and others go for it", "engine/swaps.py",
+        "        return ConfigError(wrong) if wrong else None\n", "        return None\n",
+        "tests/unit/control/test_arguments.py::test_who_would_not_start_is_told_at_once_and_nobody_goes_for_it",
+    ),
+    control(
+        "asked-while-it-loads", "an engine is asked for its arguments while models load", "control/arguments.py",
+        "        if self._loading() and ", "        if self._loading() and catalog is None and ",
+        "tests/unit/control/test_arguments.py::test_models_that_load_go_first",
+    ),
+    control(
+        "asker-leaves-asked", "who asks an engine leaves it behind when it dies", "engine/flags.py",
+        "lambda: (os.read(0, 1), os._exit(1))", "lambda: os.read(0, 1)",
+        f"{FLAGS}::test_one_that_is_asked_ends_with_who_asks",
+    ),
+    control(
+        "only-one-that-was-there", "a file that was not there at the start is never seen", "control/configuration.py",
+        "        if not self._in_force.settings.config.watch:\n", "        if not self._in_force.settings.config.watch or self._loaded.file is None:\n",
+        f"{CONFIG}::test_a_file_that_was_not_there_at_the_start_is_seen",
+    ),
+    control(
         "dry-run-stores", "a dry run of a declaration is stored", "control/declarations.py",
         "        if not dry_run:\n            await self._store.put(", "        if True:\n            await self._store.put(",
         f"{DECLARED}::test_a_dry_run_shows_difference_effect_and_memory",

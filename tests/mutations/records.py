@@ -6,6 +6,7 @@ AUDIT = "tests/unit/api/test_audit.py"
 HOURS = "tests/unit/store/test_usage_hours.py"
 SPOOL = "tests/unit/store/test_spool.py"
 COPIES = "tests/unit/store/test_maintenance.py"
+SOLE = "tests/unit/store/test_sole.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -105,6 +106,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "backend/vllm_mm/store/failures.py",
         "    if _state(error):\n        return _state_advice(error) is not None\n", "    if _state(error):\n        return False\n",
         ("tests/unit/store/test_away.py::test_a_server_that_stops_is_told_and_costs_no_row",),
+    ),
+    Mutant(
+        "act-answered-unwritten", "an act is answered before its entry of the audit is written",
+        "backend/vllm_mm/api/auditing.py",
+        "                await the.audit.secure()\n", "                pass\n",
+        ("tests/unit/api/test_audit.py::test_an_act_is_answered_when_its_entry_is_written",),
+    ),
+    Mutant(
+        "act-answered-unkept", "an act is answered while its entry of the audit is in memory alone",
+        "backend/vllm_mm/store/behind.py",
+        "        wanted = self._added\n        await self._keep()\n", "        wanted = self._added\n",
+        (f"{SPOOL}::test_what_has_to_be_safe_is_in_the_file_when_a_busy_database_takes_too_long",),
+    ),
+    Mutant(
+        "two-on-one-database", "two servers serve from one PostgreSQL database",
+        "backend/vllm_mm/store/sole.py",
+        '"SELECT pg_try_advisory_lock(:lock)"', '"SELECT pg_try_advisory_lock_shared(:lock)"',
+        (f"{SOLE}::test_a_second_one_on_postgresql_refuses_to_start",),
+    ),
+    Mutant(
+        "lost-lock-untold", "nothing tells that the lock on the database was lost",
+        "backend/vllm_mm/store/sole.py",
+        "            who = await self._try()\n        except DatabaseUnavailable as error:\n            self._problem = ", "            who = await self._try()\n        except DatabaseUnavailable as error:\n            _ = ",
+        (f"{SOLE}::test_a_lock_that_is_lost_is_taken_again",),
+    ),
+    Mutant(
+        "two-on-one-file", "two servers with their own directories serve from one file",
+        "backend/vllm_mm/store/sole.py",
+        "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)", "fcntl.flock(lock, fcntl.LOCK_UN)",
+        (f"{SOLE}::test_a_file_outside_of_the_data_directory_is_locked",),
+    ),
+    Mutant(
+        "changed-without-a-copy", "the schema of PostgreSQL changes although it could not be copied",
+        "backend/vllm_mm/store/migrate.py",
+        "        if backup_dir is not None and before is not None:\n", "        if backup_dir is not None and before is not None and sqlite_path(url) is not None:\n",
+        ("tests/migrations/test_migrations.py::test_postgresql_is_copied_before_a_change_too",),
     ),
     Mutant(
         "restored-under-a-server", "a copy is put in the place of a database that a server uses",

@@ -4,7 +4,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from vllm_mm.domain.keys import ALL_RIGHTS, Right, Scope
+from vllm_mm.domain.keys import ALL_RIGHTS, MOST, Right, Scope
 from vllm_mm.settings import ModelConfig
 from vllm_mm.settings.described import Described
 from vllm_mm.settings.units import Duration, Size
@@ -28,17 +28,17 @@ class LimitsIn(Described):
 
     model_config = ConfigDict(extra="forbid")
 
-    concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
+    concurrency: int | None = Field(default=None, ge=1, le=MOST["concurrency"])
     """Requests at the same time, those that wait for a model too."""
-    requests_per_minute: int | None = Field(default=None, ge=1, le=100_000)
-    tokens_per_minute: int | None = Field(default=None, ge=1, le=10**12)
+    requests_per_minute: int | None = Field(default=None, ge=1, le=MOST["requests_per_minute"])
+    tokens_per_minute: int | None = Field(default=None, ge=1, le=MOST["tokens_per_minute"])
     """Prompt and completion together."""
-    tokens_per_day: int | None = Field(default=None, ge=1, le=10**15)
+    tokens_per_day: int | None = Field(default=None, ge=1, le=MOST["tokens_per_day"])
     """Days and months begin at midnight UTC."""
-    tokens_per_month: int | None = Field(default=None, ge=1, le=10**15)
-    device_seconds_per_day: float | None = Field(default=None, gt=0, le=10**9)
+    tokens_per_month: int | None = Field(default=None, ge=1, le=MOST["tokens_per_month"])
+    device_seconds_per_day: float | None = Field(default=None, gt=0, le=MOST["device_seconds_per_day"])
     """Seconds on a model, times its devices."""
-    device_seconds_per_month: float | None = Field(default=None, gt=0, le=10**9)
+    device_seconds_per_month: float | None = Field(default=None, gt=0, le=MOST["device_seconds_per_month"])
 
 
 class KeyFields(Described):

@@ -3,7 +3,7 @@
 import asyncio
 import getpass
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -101,15 +101,25 @@ def create_key(
     scopes: Sequence[str],
     models: Sequence[str] | None,
     seconds: float | None,
+    rights: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """A key straight in the database."""
-    from vllm_mm.domain.keys import Scope, is_pattern  # noqa: PLC0415  # as above
+    """A key straight in the database. `rights`: limits, acts, weight and progress, as the API takes them, where they are said."""
+    from vllm_mm.domain.errors import BadRequest  # noqa: PLC0415  # as above
+    from vllm_mm.domain.keys import ALL_RIGHTS, Right, Scope, is_pattern, limits_of  # noqa: PLC0415  # as above
 
     settings = read_settings(config, data_dir)
     try:
         wanted = [Scope(scope) for scope in scopes]
     except ValueError as error:
         fail(f"{error}; the scopes are {', '.join(Scope)}", Exit.USAGE)
+    try:
+        limits = limits_of(rights.get("limits", {}))
+    except BadRequest as error:
+        fail(f"--limit: {error.message}", Exit.USAGE)
+    acts = frozenset(Right(act) for act in rights["acts"]) if "acts" in rights else ALL_RIGHTS
+    weight = float(rights.get("weight", 1.0))
+    if not 0.001 <= weight <= 1000:
+        fail("--weight: a weight is a number from 0.001 to 1000", Exit.USAGE)
 
     async def make() -> dict[str, Any]:
         from vllm_mm.clock import RealClock  # noqa: PLC0415  # as above
@@ -135,12 +145,13 @@ def create_key(
             given = settings.auth.secret
             pepper = server_secret(settings.paths.data_dir, given.get_secret_value() if given is not None else None)
             key, secret = await Keys(database, clock, pepper).create(
-                name, wanted, models=ids, expires_at=clock.wall() + seconds if seconds else None
-            )
+                name, wanted, models=ids, expires_at=clock.wall() + seconds if seconds else None, acts=acts,
+                weight=weight, progress=bool(rights.get("progress")), limits=limits,
+            )  # fmt: skip
             audit = Audit(database, clock)
             audit.record(
                 "create_key", actor="local", name=getpass.getuser(), source="command line", kind="keys", object=key.id,
-                after={"id": key.id, "name": key.name, "scopes": sorted(key.scopes), "models": ids},
+                after={"id": key.id, "name": key.name, "scopes": sorted(key.scopes), "models": ids, **rights},
             )  # fmt: skip
             await audit.write_now()
         finally:

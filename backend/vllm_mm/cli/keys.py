@@ -104,13 +104,9 @@ def create(
     seconds = understood("--expires", expires, parse_duration) if expires is not None else None
     rights = _rights(limit, deny, weight, progress=progress or None)
     if local:
-        if rights:
-            fail(
-                "--local makes a plain key; give it limits and rights afterwards, with `vllm-mm keys edit`", Exit.USAGE
-            )
         from vllm_mm.cli.database import create_key  # noqa: PLC0415  # the database takes its time
 
-        made = create_key(config, data_dir, name, scope or ["infer"], model, seconds)
+        made = create_key(config, data_dir, name, scope or ["infer"], model, seconds, rights)
     else:
         body: dict[str, Any] = {
             "name": name,

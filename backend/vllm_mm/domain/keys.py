@@ -2,11 +2,13 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
+
+from vllm_mm.domain.errors import BadRequest
 
 PREFIX: Final = "mm-"
 """Every secret begins with this, so that scanners and people recognise one that leaked."""
@@ -77,6 +79,25 @@ class Limits:
                 self.tokens_per_day, self.tokens_per_month, self.device_seconds_per_day, self.device_seconds_per_month,
             )
         )  # fmt: skip
+
+
+MOST: Final[Mapping[str, int]] = {
+    "concurrency": 1_000_000, "requests_per_minute": 100_000, "tokens_per_minute": 10**12, "tokens_per_day": 10**15,
+    "tokens_per_month": 10**15, "device_seconds_per_day": 10**9, "device_seconds_per_month": 10**9,
+}  # fmt: skip
+"""The largest limit of each kind."""
+
+
+def limits_of(asked: Mapping[str, float | None]) -> Limits:
+    """Limits by their names in `Limits`. Raises BadRequest for one that cannot be."""
+    for name, most in MOST.items():
+        value = asked.get(name)
+        seconds = name.startswith("device_seconds")
+        if value is None or (0 < value <= most and (seconds or isinstance(value, int))):
+            continue
+        kind = "a number above 0" if seconds else "a whole number from 1"
+        raise BadRequest(f"the limit {name} is {kind} to {most}, not {value:g}", param=name)
+    return Limits(**{name: asked.get(name) for name in MOST})  # pyright: ignore[reportArgumentType]  # whole where that is wanted
 
 
 @dataclass(frozen=True, slots=True)

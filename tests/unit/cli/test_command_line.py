@@ -329,6 +329,28 @@ def test_the_database_is_made_backed_up_and_has_local_keys(cli: Cli) -> None:
         (entry,) = connection.execute("SELECT actor, act, object, after FROM audit").fetchall()
     assert entry[:3] == ("local", "create_key", key["id"])
     assert key["secret"] not in entry[3]
+    local = ("keys", "create", "x", "--local", *data)
+    rights = (
+        "--limit",
+        "concurrency=2",
+        "--limit",
+        "seconds-day=1.5",
+        "--deny",
+        "evict",
+        "--weight",
+        "2",
+        "--progress",
+    )
+    made = json.loads(cli.now(*local, *rights, "--json").output)
+    with contextlib.closing(sqlite3.connect(cli.cwd / "state" / "state.db")) as connection:
+        row = connection.execute(
+            "SELECT limits, acts, weight, progress FROM keys WHERE id = ?", (made["id"],)
+        ).fetchone()
+    limits = {name: value for name, value in json.loads(row[0]).items() if value is not None}
+    assert limits == {"concurrency": 2, "device_seconds_per_day": 1.5}
+    assert (sorted(json.loads(row[1])), row[2], row[3]) == (["capture", "load", "logs"], 2.0, 1)
+    for wrong in (("--limit", "concurrency=1.5"), ("--limit", "requests=0"), ("--weight", "0"), ("--deny", "fun")):
+        assert cli.now(*local, *wrong).exit_code == 2
     assert cli.now("keys", "create", "x", "--local", "--scope", "root", *data).exit_code == 2
     assert cli.now("keys", "create", "x", "--local", "--expires", "soon", *data).exit_code == 2
 

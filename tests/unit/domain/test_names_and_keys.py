@@ -9,7 +9,7 @@ import pytest
 from vllm_mm.domain import errors
 from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.events import Event
-from vllm_mm.domain.keys import ANONYMOUS, Key, Limits, Right, Scope, digest, ended, is_pattern, same
+from vllm_mm.domain.keys import ANONYMOUS, Key, Limits, Right, Scope, digest, ended, is_pattern, limits_of, same
 from vllm_mm.domain.launches import Address, LaunchRecord
 from vllm_mm.domain.specs import DeviceWish, EngineKind, ModelSpec, Source
 from vllm_mm.domain.usage import Outcome, RequestRecord, Usage
@@ -220,3 +220,18 @@ def test_records_hold_what_they_are_given() -> None:
 )  # fmt: skip
 def test_advice_is_given_once(what: str, advice: str, told: str) -> None:
     assert errors.advised(what, advice) == told
+
+
+def test_limits_by_their_names() -> None:
+    """Requests and tokens are whole; nothing is none; what cannot be is refused with its name."""
+    said = {"concurrency": 2, "device_seconds_per_day": 0.5, "tokens_per_day": None}
+    assert limits_of(said) == Limits(concurrency=2, device_seconds_per_day=0.5)
+    for name, value in (
+        ("concurrency", 1.5),
+        ("requests_per_minute", 0),
+        ("tokens_per_day", 10**16),
+        ("device_seconds_per_month", 0.0),
+    ):
+        with pytest.raises(errors.BadRequest, match=f"the limit {name} is") as refused:
+            limits_of({name: value})
+        assert refused.value.param == name
