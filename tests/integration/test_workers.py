@@ -400,3 +400,40 @@ async def test_streams_of_workers_are_frozen_and_go_on() -> None:
         )[0]
         assert longest > 0.1
         await it.quiet()
+
+
+async def test_names_of_a_profile_are_known_to_all_workers_and_to_sessions() -> None:
+    """For as long as it is active, on the engines that run: none is started for a name. What began under such a name goes on."""
+    models = {"m": sim(), "ears": sim(model={"task": "realtime"}, tokens_per_second=2000)}
+    profiles = {"night": {"aliases": {"fast": "m", "listener": "ears"}}}
+    async with (
+        running(models, own_devices=True, profiles=profiles, **TWO) as case,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        await case.ready("m", "ears")
+        lines, _ = await on_both(case, stack)
+        address = case.url.replace("http://", "ws://") + "/v1/realtime?model=listener"
+
+        async def everywhere(wanted: int) -> bool:
+            for line in lines:
+                line.ask("fast")
+            answers = [await line.answer() for line in lines]
+            assert all(json.loads(body)["model"] == "fast" for status, body in answers if status == 200)
+            return {status for status, _ in answers} == {wanted}
+
+        assert await everywhere(404)
+        assert (await case.client.post(f"{case.url}/api/profiles/night/activate")).status_code == 200
+        await until(lambda: everywhere(200), "both workers to know the name")
+        async with connect(address, compression=None) as ws:
+            assert (await hear(ws, 30))["type"] == "session.created"
+            await say(ws, COMMIT, append(audio(2)))
+            assert (await hear(ws, 30))["type"] == "transcription.delta"
+            assert (await case.client.post(f"{case.url}/api/profiles/deactivate")).status_code == 200
+            await until(lambda: everywhere(404), "both workers to have forgotten the name")
+            await say(ws, FINAL)
+            assert (await until_done(ws, 30))[-1]["type"] == "transcription.done"
+        async with connect(address, compression=None) as ws:
+            error = await hear(ws, 30)
+            assert (error["type"], error["error"]["code"]) == ("error", "model_not_found")
+        assert await case.starts() == 2
+        await case.quiet()

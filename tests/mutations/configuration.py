@@ -54,6 +54,11 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{CONFIG}::test_a_file_that_was_not_there_at_the_start_is_seen",
     ),
     control(
+        "gone-is-empty", "a file that is away for a moment takes all models with it", "control/configuration.py",
+        "        if stamp is None or stamp == self._seen:\n", "        if stamp == self._seen:\n",
+        f"{CONFIG}::test_a_file_that_was_not_there_at_the_start_is_seen",
+    ),
+    control(
         "dry-run-stores", "a dry run of a declaration is stored", "control/declarations.py",
         "        if not dry_run:\n            await self._store.put(", "        if True:\n            await self._store.put(",
         f"{DECLARED}::test_a_dry_run_shows_difference_effect_and_memory",

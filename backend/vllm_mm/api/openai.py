@@ -135,7 +135,7 @@ class OpenAIApp:
             form = route.form if route is not None else Form.OPENAI
             status, body = problem.status, error_body(problem, form, request_id)
             extra += problem.headers.items()
-        extra += self._told(headers)
+        extra += await self._told(headers)
         origin = read_head(headers).origin
         if origin is not None and allowed(origin, self._gateway.rules):
             extra += may_read(origin)
@@ -144,14 +144,14 @@ class OpenAIApp:
         await send({"type": "http.response.start", "status": status, "headers": extra})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
-    def _told(self, headers: Headers) -> Headers:
+    async def _told(self, headers: Headers) -> Headers:
         """How the key of a request stands that is answered here, whether it may ask for that or not."""
         head = read_head(headers)
         try:
             key = self._gateway.keys.identify(head.authorization, head.api_key, head.host, head.origin)
+            standing = await self._gateway.limits.look(key.id) if key.limits is not None else None
         except MMError:
             return []
-        standing = self._gateway.limits.standing(key.id) if key.limits is not None else None
         return [] if standing is None else told(standing)
 
     # The model list: from memory; wakes nothing.

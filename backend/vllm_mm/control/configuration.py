@@ -122,11 +122,12 @@ class Configuration:
             await self.look()
 
     async def look(self) -> None:
-        """One round. A file that changed is read when it is the same in two rounds: then nobody is writing it any more."""
+        """One round. A file that changed is read when it is the same in two rounds: then nobody is writing it any more. While there is none
+        nothing is read: it says nothing of what should be instead."""
         if not self._in_force.settings.config.watch:
             return
         stamp = await asyncio.to_thread(_stamp, self._loaded.candidates)
-        if stamp == self._seen:
+        if stamp is None or stamp == self._seen:
             self._changed = None
         elif stamp != self._changed:
             self._changed = stamp

@@ -241,7 +241,7 @@ class Webhooks:
             name = line.hook.wants(event, names) if event.seq > line.done else None
             if name is None:
                 continue
-            told = number(line.hook.name, event.seq)
+            told = number(line.hook.name, event)
             if told in self._again or any(letter.delivery.id == told for letter in self._dead):
                 continue  # as far as that came before a crash
             made = Delivery(told, line.hook.name, name, event.seq, body(told, name, event), self._clock.wall())

@@ -78,9 +78,9 @@ class Delivery:
     """Unix time."""
 
 
-def number(hook: str, seq: int) -> str:
+def number(hook: str, event: Event) -> str:
     """The id of the delivery of that event to that hook: the same whenever it is made, so that a receiver knows it again."""
-    return f"dlv_{hashlib.sha256(f'{seq} {hook}'.encode()).hexdigest()[:16]}"
+    return f"dlv_{hashlib.sha256(f'{event.seq} {event.at!r} {hook}'.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

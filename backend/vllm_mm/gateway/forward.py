@@ -9,25 +9,14 @@ from typing import TYPE_CHECKING, Final
 from vllm_mm.clock import Clock, Timer
 from vllm_mm.domain.body_edits import splice
 from vllm_mm.domain.errors import (
-    BadRequest,
     Forbidden,
     MMError,
-    NoRoom,
-    QueueFull,
-    RateLimited,
     RequestCancelled,
     RequestCut,
-    ResponseGone,
-    ResponseOutOfReach,
     ShuttingDown,
-    StartFailed,
-    StillLoading,
-    TornDown,
     Unauthorized,
-    UnknownModel,
     UnknownRoute,
     UnsupportedEncoding,
-    UpgradeRefused,
     UpstreamDied,
     UpstreamTimeout,
 )
@@ -46,6 +35,7 @@ from vllm_mm.gateway.head import Head, Names, priority, read_head, seconds_to_wa
 from vllm_mm.gateway.identity import Keyring, require, require_model
 from vllm_mm.gateway.limits import LimitBook, come_in, count_running, go_out, look
 from vllm_mm.gateway.origins import allowed
+from vllm_mm.gateway.outcomes import outcome_of
 from vllm_mm.gateway.ports import Client, Explain, Gate, Headers, Leases, LeaseView, Record, Rules
 from vllm_mm.gateway.progress import Comments
 from vllm_mm.gateway.realtime import Realtime
@@ -64,30 +54,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BOM: Final = b"\xef\xbb\xbf"
-_OUTCOMES: Final[Sequence[tuple[type[MMError], Outcome]]] = (
-    (BadRequest, Outcome.BAD_REQUEST),
-    (Unauthorized, Outcome.REFUSED),
-    (Forbidden, Outcome.REFUSED),
-    (UnknownModel, Outcome.REFUSED),
-    (UnknownRoute, Outcome.REFUSED),
-    (ResponseGone, Outcome.REFUSED),
-    (ResponseOutOfReach, Outcome.REFUSED),
-    (RateLimited, Outcome.REFUSED),
-    (QueueFull, Outcome.QUEUE_FULL),
-    (StillLoading, Outcome.WAIT_EXPIRED),
-    (StartFailed, Outcome.START_FAILED),
-    (NoRoom, Outcome.START_FAILED),
-    (TornDown, Outcome.TORN_DOWN),
-    (ShuttingDown, Outcome.SHUTDOWN),
-    (UpstreamDied, Outcome.UPSTREAM_DIED),
-    (UpgradeRefused, Outcome.UPSTREAM_ERROR),
-    (UpstreamTimeout, Outcome.TIMEOUT),
-    (RequestCut, Outcome.CUT),
-)
-
-
-def outcome_of(error: BaseException) -> Outcome:
-    return next((outcome for kind, outcome in _OUTCOMES if isinstance(error, kind)), Outcome.INTERNAL)
 
 
 class Gateway:

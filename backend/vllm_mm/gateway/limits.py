@@ -72,7 +72,7 @@ class LimitBook:
     def runs(self, place: str, key: str) -> None:
         self.book.runs(place, key)
 
-    async def look(self, place: str, key: str) -> Standing | None:  # noqa: ARG002  # as a worker asks
+    async def look(self, key: str) -> Standing | None:
         return self.standing(key)
 
     def _tell(self, key: str, refusal: Refusal, wall: float) -> None:
@@ -129,7 +129,7 @@ async def look(who: Comer, gate: Gate) -> None:
     """One whose key is known is refused before it was let in: its answer tells how the key stands all the same."""
     if who.key is not None and who.key.limits is not None and who.standing is None:
         with suppress(Unavailable):
-            who.standing = await gate.look(who.own_id, who.key.id)
+            who.standing = await gate.look(who.key.id)
 
 
 def go_out(who: Comer, row: RequestRecord, gate: Gate) -> None:

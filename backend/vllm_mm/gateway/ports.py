@@ -229,12 +229,8 @@ class Gate(Protocol):
         """It came in while its key had no limits, and counts from now on; `leave` has to follow."""
         ...
 
-    async def look(self, place: str, key: str) -> Standing | None:
+    async def look(self, key: str) -> Standing | None:
         """How the key stands, for a request that is not let in. Raises Unavailable when that cannot be known."""
-        ...
-
-    def standing(self, key: str) -> Standing | None:
-        """As far as it is known here; None for a key without limits."""
         ...
 
 

@@ -23,7 +23,7 @@ ProfileName = Annotated[str, AfterValidator(_profile_name)]
 
 class ReloadConfig(Section):
     watch: Switch = False
-    """Reload when the configuration file changes; without it on SIGHUP, `POST /api/config/reload` and `vllm-mm config reload` only."""
+    """Reload when the configuration file changes, or comes; without it on SIGHUP, `POST /api/config/reload` and `vllm-mm config reload` only."""
 
 
 class ProfileConfig(Section):

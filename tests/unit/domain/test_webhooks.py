@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vllm_mm.domain.events import Event
-from vllm_mm.domain.webhooks import Delivery, Hook, Namer, body, final, headers, signature
+from vllm_mm.domain.webhooks import Delivery, Hook, Namer, body, final, headers, number, signature
 
 
 def event(kind: str, model: str | None = "m", **data: Any) -> Event:
@@ -31,6 +31,27 @@ def test_each_model_for_itself() -> None:
     name(event("instance.failed", "a"))
     assert name(event("instance.ready", "b")) == ()
     assert name(event("instance.ready", "a")) == ("back",)
+
+
+def test_who_failed_is_known_over_a_restart() -> None:
+    """One that failed before is back when it is ready."""
+    before = Namer()
+    before(event("instance.failed", "b"))
+    before(event("instance.failed", "a"))
+    assert before.failing == ("a", "b")
+    assert Namer(before.failing)(event("instance.ready", "b")) == ("back",)
+
+
+def test_a_delivery_has_one_number() -> None:
+    """Whenever it is made; another event or hook has another."""
+    assert number("h", event("x")) == number("h", event("x", "other"))
+    others = {
+        number("h", event("x")),
+        number("i", event("x")),
+        number("h", Event(8, 1.5, "x", None, "", {})),
+        number("h", Event(7, 2.5, "x", None, "", {})),
+    }
+    assert len(others) == 4
 
 
 def test_devices_and_budgets() -> None:

@@ -9,7 +9,7 @@ import pytest
 from vllm_mm.api.problems import explain
 from vllm_mm.domain import errors
 from vllm_mm.gateway.bodies import error_body, error_event
-from vllm_mm.gateway.forward import outcome_of
+from vllm_mm.gateway.outcomes import outcome_of
 from vllm_mm.gateway.ports import Problem
 from vllm_mm.gateway.refusals import next_number, refusal
 from vllm_mm.gateway.relay import Call, Relay

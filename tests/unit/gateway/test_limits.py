@@ -168,7 +168,7 @@ async def test_workers_share_one_book() -> None:
     told_no = await two.asking.enter("b", "k", 5)
     assert told_no.refusal is not None
     assert told_no.refusal.limit is Limit.CONCURRENCY
-    assert two.asking.standing("k") == told_no.standing
+    assert await two.asking.look("k") == told_no.standing
     two.asking.leave("b", 0, 0.0)
     two.asking.leave("a", 0, 0.0)  # not its own
     assert (await two.asking.enter("c", "k", 5)).refusal is not None
@@ -201,7 +201,7 @@ async def test_a_key_whose_limits_went_is_let_in() -> None:
     await link.asking.enter("a", "k", 5)
     book.use([])
     entered = await link.asking.enter("b", "k", 5)
-    assert (entered.refusal, entered.standing, link.asking.standing("k")) == (None, None, None)
+    assert (entered.refusal, entered.standing, await link.asking.look("k")) == (None, None, None)
 
 
 async def test_no_book_no_limits() -> None:

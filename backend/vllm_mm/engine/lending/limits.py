@@ -2,6 +2,7 @@
 processes together as they hold for one. A key without limits is asked about nowhere."""
 
 import asyncio
+from itertools import count
 from typing import Any, Final, Protocol
 
 from vllm_mm.clock import Clock
@@ -85,42 +86,33 @@ class Asking:
         self._wire = wire
         self._clock = clock
         self._asked: dict[str, asyncio.Future[say.Entered]] = {}
-        self._standings: dict[str, Standing] = {}
-        """By key, as it was told last."""
+        self._looks = count()
 
     async def enter(self, place: str, key: str, tokens: int) -> say.Entered:
         """Raises Unavailable when the controller does not answer."""
-        return await self._ask(place, key, say.Enter(place, key, tokens))
+        return await self._ask(place, say.Enter(place, key, tokens))
 
-    async def look(self, place: str, key: str) -> Standing | None:
+    async def look(self, key: str) -> Standing | None:
         """Raises as `enter`."""
-        return (await self._ask(place, key, say.Look(place, key))).standing
+        place = f"look {next(self._looks)}"  # no request is called so
+        return (await self._ask(place, say.Look(place, key))).standing
 
     def runs(self, place: str, key: str) -> None:
         self._wire.send(say.Runs(place, key))
 
-    async def _ask(self, place: str, key: str, question: say.Enter | say.Look) -> say.Entered:
+    async def _ask(self, place: str, question: say.Enter | say.Look) -> say.Entered:
         answer: asyncio.Future[say.Entered] = asyncio.get_running_loop().create_future()
         self._asked[place] = answer
         late = self._clock.call_at(self._clock.now() + PATIENCE, lambda: _give_up(answer))
         self._wire.send(question)
         try:
-            entered = await answer
+            return await answer
         finally:
             late.cancel()
             self._asked.pop(place, None)
-        if entered.standing is None:
-            self._standings.pop(key, None)
-        else:
-            self._standings[key] = entered.standing
-        return entered
 
     def leave(self, place: str, tokens: int | None, device_seconds: float) -> None:
         self._wire.send(say.Leave(place, tokens, device_seconds))
-
-    def standing(self, key: str) -> Standing | None:
-        """As it was when the last request came."""
-        return self._standings.get(key)
 
     def heard(self, message: say.Entered) -> None:
         """The controller's word."""
