@@ -260,6 +260,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
     ),
     Mutant(
+        "nickname-to-engine", "an engine is told the name of a profile that it does not know", "backend/vllm_mm/gateway/realtime_session.py",
+        "            self._to_engine(self.first)\n", "            self._pass_up(self.first)\n",
+        ("tests/integration/test_workers.py::test_names_of_a_profile_are_known_to_all_workers_and_to_sessions",),
+    ),
+    Mutant(
         "revoked-key-waits-on", "a request that waits is served although its key was revoked", "backend/vllm_mm/gateway/forward.py",
         "            elif relay.exchange is None or self.rules.revoke_running:\n", "            elif relay.exchange is not None and self.rules.revoke_running:\n",
         ("tests/integration/test_data_plane_cuts.py::test_what_a_revoked_key_asked_for_ends",),

@@ -102,7 +102,9 @@ class RealtimeSession:
         self._held_size = 0
         self._from_client = events.Messages()
         self._from_engine = events.Messages()
-        self._to_engine: Callable[[Frame], None] = self._pass_up
+        self._taken: Callable[[Frame], None] = self._pass_up
+        """The way for frames under the engine's own name."""
+        self._to_engine = self._taken
         self._to_client: Callable[[Frame], None] = self._pass_down
         self._greeted = False
         """The client had a `session.created`: the engine's is not for it."""
@@ -224,7 +226,7 @@ class RealtimeSession:
     def opened(self) -> None:
         self._open = True
         if self.first is not None:
-            self._pass_up(self.first)
+            self._to_engine(self.first)
         held, self._held, self._held_size = self._held, deque(), 0
         for frame in held:
             self._to_engine(frame)
@@ -268,11 +270,11 @@ class RealtimeSession:
         if self.asked is not None:
             self._to_client = events.Renamed(self.asked, self._pass_down).feed
         if engine_name is not None:
-            self._to_engine = events.Renamed(engine_name, self._pass_up).feed
+            self._to_engine = events.Renamed(engine_name, self._taken).feed
 
     def take_text_only(self) -> None:
         """Its engine ends a session in which a message of bytes comes: such a message is refused here, and the session goes on."""
-        self._to_engine = events.TextOnly(self.client.send, self._to_engine).feed
+        self._to_engine = self._taken = events.TextOnly(self.client.send, self._pass_up).feed
 
     def _pass_up(self, frame: Frame) -> None:
         if self._upstream is not None:
