@@ -45,6 +45,7 @@ from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
 from vllm_mm.store.models import Models
 from vllm_mm.store.profiles import ActiveProfileStore
+from vllm_mm.store.series import Series
 from vllm_mm.store.sessions import Sessions
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
@@ -177,6 +178,7 @@ async def admin(
             captures=CaptureBook(configured.captures, configured.paths.data_dir, RealClock()),
             audit=audit,
             usage=UsageHours(database, RealClock()),
+            series=Series(database, RealClock(), configured.series.kept),
             limits=limits,
             sign_ins=SignIns(configured.auth, b"pepper", keys, it.clock, Sessions(database)),
         )

@@ -238,6 +238,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("model", "kind", name=op.f("pk_timings")),
     )
     op.create_table(
+        "series",
+        sa.Column("step", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("subject", sa.String(length=200), nullable=False),
+        sa.Column("at", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("data", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("step", "kind", "subject", "at", name=op.f("pk_series")),
+    )
+    op.create_index(op.f("ix_series_step_at"), "series", ["step", "at"], unique=False)
+    op.create_table(
         "usage_energy",
         sa.Column("hour", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("model", sa.String(length=200), nullable=False),
@@ -269,6 +279,9 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("usage_hours")
     op.drop_table("usage_energy")
+    op.drop_index(op.f("ix_series_step_at"), table_name="series")
+
+    op.drop_table("series")
     op.drop_table("timings")
     op.drop_index(op.f("ix_starts_model_started_at"), table_name="starts")
 

@@ -58,6 +58,7 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
             "expires_at": None, "revoked_at": None, "prefix": "mm-", "old_digest": None, "old_until": None, "acts": '["load"]',
             "weight": 2.0, "progress": 1, "limits": '{"concurrency": 2}',
         },
+        "series": {"step": 60, "kind": "device", "subject": "0", "at": 1_700_000_040, "data": '{"s": 60.0}'},
         "usage_energy": {"hour": 490000, "model": "a/b", "joules": 2.5e6},
         "usage_hours": {
             "hour": 490000, "key": "key_1", "model": "a/b", "outcome": "ok", "requests": 2, "prompt_tokens": 2**40, "cached_tokens": 0,

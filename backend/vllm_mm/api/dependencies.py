@@ -37,6 +37,7 @@ from vllm_mm.store.audit import Audit
 from vllm_mm.store.journal import Journal
 from vllm_mm.store.keys import Keys
 from vllm_mm.store.launches import Launches
+from vllm_mm.store.series import Series
 from vllm_mm.store.usage import Ledger
 from vllm_mm.store.usage_hours import UsageHours
 
@@ -90,6 +91,7 @@ class Services:
     captures: CaptureBook
     audit: Audit
     usage: UsageHours
+    series: Series
     sign_ins: SignIns
     limits: LimitBook
     """How much keys use."""

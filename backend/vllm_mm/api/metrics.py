@@ -10,13 +10,13 @@ from prometheus_client.registry import Collector
 from vllm_mm.api.tally import MODELS, OTHER, RequestTally
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.lifecycle import State
+from vllm_mm.domain.series import TTFT_BOUNDS
 from vllm_mm.engine.launchers.warm import WarmView
 from vllm_mm.engine.manager import ProcessManager
 from vllm_mm.engine.queue import InferenceQueue
 from vllm_mm.store.journal import Journal
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 _RATIOS = (0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4)
@@ -36,10 +36,11 @@ class Metrics:
         launchers: Callable[[], WarmView] = WarmView,
     ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self._tally = RequestTally(_FAST)
+        self._tally = RequestTally(TTFT_BOUNDS)
         self.registry.register(self._tally)
         self.observe_request = self._tally.add
         """A request has ended."""
+        self.totals = self._tally.totals
         self._swaps = Counter(
             "vllm_mm_swaps", "Loads (start, wake) and evictions (evict), by the scheduler's reason.",
             ("model", "kind", "reason"), registry=self.registry,

@@ -12,6 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from vllm_mm.domain.series import Totals
 from vllm_mm.domain.usage import GAP_BOUNDS, RequestRecord
 
 KEYS: Final = 100
@@ -115,6 +116,14 @@ class RequestTally(Collector):
             else:
                 self._keys.add(key)
         return model, key, outcome
+
+    def totals(self) -> dict[str, Totals]:
+        """By model, of those that had a request: for the time series."""
+        return {
+            name: Totals(sum(m.total.counts), m.completion, tuple(m.ttft.counts), tuple(m.gaps.counts))
+            for name, m in self._models.items()
+            if name
+        }
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

@@ -298,9 +298,10 @@ class InferenceQueue:
         lane = self._lanes.get(model)
         return lane.why if lane is not None else ""
 
-    def oldest_age(self) -> float:
-        """Seconds that the longest waiting request has waited."""
-        arrived = [w.ticket.arrived for lane in self._lanes.values() for w in lane.waiters]
+    def oldest_age(self, model: str | None = None) -> float:
+        """Seconds that the longest waiting request has waited, of all or of one model."""
+        lanes = self._lanes.items()
+        arrived = [w.ticket.arrived for m, lane in lanes if model in {None, m} for w in lane.waiters]
         return self._clock.now() - min(arrived) if arrived else 0.0
 
     def overdue(self) -> list[str]:

@@ -34,6 +34,7 @@ from vllm_mm.control.pulls import Pulls
 from vllm_mm.control.readahead import ReadAhead
 from vllm_mm.control.readings import Readings
 from vllm_mm.control.schedules import Schedules
+from vllm_mm.control.series import Sampler
 from vllm_mm.control.warmup import Warmup
 from vllm_mm.control.weights import Weights
 from vllm_mm.domain.audit import Entry
@@ -41,6 +42,7 @@ from vllm_mm.domain.catalog import Catalog
 from vllm_mm.domain.events import Event
 from vllm_mm.domain.keys import Key
 from vllm_mm.domain.running import Listing, together
+from vllm_mm.domain.series import Row
 from vllm_mm.domain.usage import RequestRecord
 from vllm_mm.engine.devices import DeviceEntry, build_inventory
 from vllm_mm.engine.flags import FlagBook
@@ -80,6 +82,7 @@ from vllm_mm.store.retention import Retention
 from vllm_mm.store.routes import MissingRoute, MissingRoutes
 from vllm_mm.store.secret import FILE as SECRET_FILE
 from vllm_mm.store.secret import server_secret
+from vllm_mm.store.series import Series
 from vllm_mm.store.sessions import Sessions
 from vllm_mm.store.sole import sole
 from vllm_mm.store.spool import Spool
@@ -214,6 +217,11 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         metrics.registry.register(LedgerMetrics(rows))
         stack.push_async_callback(rows.close)
 
+        series = Series(database, clock, settings.series.kept)
+        samples = WriteBehind[Row](series.add, clock, name="time series")
+        samples.start()
+        stack.push_async_callback(samples.close)
+
         audit = Audit(database, clock, limit=settings.database.spool, spool=Spool(spool / "audit.jsonl", Entry))
         audit.start()
         stack.push_async_callback(audit.close)
@@ -296,7 +304,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             declarations=Declarations(in_force, manager, queue, models, clock, flags.check), journal=journal,
             launches=launches, ledger=ledger, keys=keys, keyring=keyring, settings=settings, clock=clock,
             version=__version__, started_at=clock.wall(), metrics=metrics, device_leases=device_leases, schedules=schedules,
-            captures=captures, data_plane=OpenAIApp(gateway), sign_ins=sign_ins, limits=limits, audit=audit, usage=usage, webhooks=webhooks, cancel=cancel, running=running, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if hold is None else (hold.problem,)), *(() if office is None else (office.problem,))),
+            captures=captures, data_plane=OpenAIApp(gateway), sign_ins=sign_ins, limits=limits, audit=audit, usage=usage, series=series, webhooks=webhooks, cancel=cancel, running=running, written=lambda: rows.flush(1.0), launchers=launcher.view, read_ahead=ahead.view, checks=(rows.problem, audit.writer.problem, background.problem, *(() if hold is None else (hold.problem,)), *(() if office is None else (office.problem,))),
         )  # fmt: skip
         background.start("the configuration file", configuration.watch())
         background.start("arguments of engines", arguments.run())
@@ -310,6 +318,9 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
         background.start("readings", Readings(manager, inventory, launches, clock).run())
         background.start("retention", Retention(database, journal, audit, usage, settings.retention, clock).run())
         background.start("usage", usage.run())
+        if settings.series.enabled:
+            background.start("samples", Sampler(manager, queue, metrics.totals, samples.add, clock).run())
+        background.start("time series", series.run(samples.flush))
         energy = EnergyMeter(inventory.energy, lambda: manager.ledger, usage.add_energy, clock)
         background.start("energy", energy.run())
         background.start("captures", captures.run())

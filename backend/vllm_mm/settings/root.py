@@ -26,6 +26,7 @@ from vllm_mm.settings.server import (
     PathsConfig,
     RealtimeConfig,
     RetentionConfig,
+    SeriesConfig,
     ServerConfig,
     TracesConfig,
     WebhookConfig,
@@ -61,6 +62,7 @@ class Settings(Section, BaseSettings):
     auth: AuthConfig = AuthConfig()
     database: DatabaseConfig = DatabaseConfig()
     retention: RetentionConfig = RetentionConfig()
+    series: SeriesConfig = SeriesConfig()
     captures: CapturesConfig = CapturesConfig()
     paths: PathsConfig = Field(default_factory=PathsConfig)
     log: LogConfig = LogConfig()

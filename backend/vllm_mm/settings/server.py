@@ -169,6 +169,24 @@ class RetentionConfig(Section):
     """Age at which entries of the audit are deleted; null keeps them."""
 
 
+class SeriesConfig(Section):
+    """What the dashboard's charts are drawn from: samples of models and devices, kept in the database ever more coarsely."""
+
+    enabled: Switch = True
+    """Take samples."""
+    seconds: Duration = Field(default=6 * 3600.0, ge=3600)
+    """Age at which rows of 10 seconds are deleted."""
+    minutes: Duration = Field(default=7 * 86400.0, ge=3600)
+    """Age at which rows of a minute are deleted."""
+    quarters: Duration = Field(default=365 * 86400.0, ge=3600)
+    """Age at which rows of 15 minutes are deleted."""
+
+    @property
+    def kept(self) -> dict[int, float]:
+        """The ages in seconds, by the seconds that a row covers."""
+        return {10: self.seconds, 60: self.minutes, 900: self.quarters}
+
+
 class PathsConfig(Section):
     data_dir: Annotated[Path, BeforeValidator(_folder)] = Field(default_factory=_state_dir)
     """State: database, logs of the engines, sockets. Made with mode 0700. Default `$XDG_STATE_HOME/vllm-mm`."""

@@ -135,6 +135,19 @@ class Journal:
             rows = (await connection.execute(query)).all()
         return [_event(row) for row in reversed(rows)]
 
+    async def between(
+        self, since: float, until: float, kinds: Sequence[str], *, model: str | None = None, limit: int = PAGE
+    ) -> Sequence[Event]:
+        """The latest written events of these kinds in that time (Unix seconds, `until` not included), oldest first."""
+        query = select(EventRow).where(EventRow.at >= since, EventRow.at < until, EventRow.kind.in_(kinds))
+        if model is not None:
+            query = query.where(EventRow.model == model)
+        async with self._database.read() as connection:
+            rows = (
+                await connection.execute(query.order_by(EventRow.at.desc(), EventRow.seq.desc()).limit(limit))
+            ).all()
+        return [_event(row) for row in reversed(rows)]
+
     async def prune(self, *, before: float | None, keep: int | None) -> int:
         """Delete events older than `before` (Unix time) and all but the newest `keep`; how many there were.
 

@@ -211,6 +211,19 @@ class UsageEnergy(Base):
     joules: Mapped[float]
 
 
+class SeriesRow(Base):
+    """Time series (`domain.series.Row`). `data`: its values as JSON, which is read beside the event loop."""
+
+    __tablename__ = "series"
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    subject: Mapped[str] = mapped_column(String(200), primary_key=True)
+    at: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    data: Mapped[str] = mapped_column(Text)
+
+    __table_args__ = (Index(None, "step", "at"),)
+
+
 class Response(Base):
     """Stored responses: which launch holds each, and whose it is. `until`: Unix time at which that is forgotten."""
 

@@ -815,6 +815,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/series": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Series
+         * @description Samples of every 10 seconds, of every minute when they are older, then of every 15 minutes (`series`). A time of which
+         *     nothing is known has null: the server was down, or the model had no engine and nobody waited.
+         */
+        get: operations["get_series"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/webhooks": {
         parameters: {
             query?: never;
@@ -2111,6 +2132,49 @@ export interface components {
             /** Device Seconds Per Month */
             device_seconds_per_month: number | null;
         };
+        /**
+         * LineOut
+         * @description One line of a chart.
+         */
+        LineOut: {
+            metric: components["schemas"]["Metric"];
+            /** Unit */
+            unit: string;
+            /** Model */
+            model: string | null;
+            /** Device */
+            device: string | null;
+            /**
+             * Values
+             * @description One for each of `at`; null where nothing is known.
+             */
+            values: (number | null)[];
+        };
+        /**
+         * MarkOut
+         * @description Something that was done to a model's engine.
+         */
+        MarkOut: {
+            /** At */
+            at: number;
+            /**
+             * Kind
+             * @description `load` (it was decided), `ready`, `sleep`, `stop`, or `failed`.
+             */
+            kind: string;
+            /** Model */
+            model: string;
+            /**
+             * Reason
+             * @description The scheduler's, or who wanted it.
+             */
+            reason: string;
+            /**
+             * Victims
+             * @description Models that have to go for a load.
+             */
+            victims: string[];
+        };
         /** MemoryOut */
         MemoryOut: {
             /**
@@ -2126,6 +2190,12 @@ export interface components {
              */
             used: number;
         };
+        /**
+         * Metric
+         * @description What can be asked for.
+         * @enum {string}
+         */
+        Metric: "tokens" | "requests" | "ttft_p50" | "ttft_p95" | "itl_p50" | "itl_p95" | "queued" | "oldest" | "in_flight" | "kv" | "memory" | "foreign" | "free";
         /**
          * ModelChangeOut
          * @description What changes of one model.
@@ -2925,6 +2995,30 @@ export interface components {
          * @enum {string}
          */
         Scope: "infer" | "read" | "operate" | "admin";
+        /** SeriesOut */
+        SeriesOut: {
+            /**
+             * Since
+             * @description Unix time; the points are `step` apart from there on.
+             */
+            since: number;
+            /**
+             * Step
+             * @description Seconds that a point stands for: what was asked for, or more where only coarser rows are left.
+             */
+            step: number;
+            /** At */
+            at: number[];
+            /** Lines */
+            lines: components["schemas"]["LineOut"][];
+            /** Marks */
+            marks: components["schemas"]["MarkOut"][];
+            /**
+             * Marks Left Out
+             * @description There were more.
+             */
+            marks_left_out: boolean;
+        };
         /**
          * SessionOut
          * @description Who asks, and what they may do.
@@ -7935,6 +8029,86 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["UsageOut"];
                     "text/csv": string;
+                };
+            };
+            /** @description No key, or one that nobody issued. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description A key without the scope. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description There is no such thing. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description Contradicts what is going on; the message says what that is. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+            /** @description The request is wrong; `param` says where. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorOut"];
+                };
+            };
+        };
+    };
+    get_series: {
+        parameters: {
+            query: {
+                /** @description Any of tokens, requests, ttft_p50, ttft_p95, itl_p50, itl_p95, queued, oldest, in_flight, kv, memory, foreign, free, with commas between them. */
+                metric: string;
+                /** @description Only that model, by id. */
+                model?: string | null;
+                /** @description Only that device. */
+                device?: string | null;
+                /** @description From then on: a time, Unix seconds, or how long before `to`, such as 6h; an hour. */
+                from?: string | null;
+                /** @description Before that moment; now. */
+                to?: string | null;
+                /** @description Seconds between two points; what gives about 400. */
+                step?: number | null;
+                /** @description Also what was loaded, slept, stopped or failed in that time. */
+                marks?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SeriesOut"];
                 };
             };
             /** @description No key, or one that nobody issued. */
