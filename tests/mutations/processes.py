@@ -4,6 +4,12 @@ from mutations.kinds import Mutant, manager
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "everybodys-zygotes", "a sweep of one's own left-over zygotes kills those of other installations",
+        "backend/vllm_mm/engine/procfs.py",
+        "marks.launch == self.token and self.owner in (None, marks.owner)", "marks.launch == self.token",
+        ("tests/process/test_local_launcher.py::test_a_sweep_leaves_what_carries_the_same_token_for_another_installation",),
+    ),
+    Mutant(
         "sleep-before-workers-let-go", "an engine is put to sleep while a worker may still send to it",
         "backend/vllm_mm/engine/run.py",
         "        await self._actor.gate.settled()\n", "",

@@ -19,6 +19,7 @@ from rig import Rig, alive, marked, until, zombies
 from vllm_mm.clock import RealClock
 from vllm_mm.engine import children, procfs
 from vllm_mm.engine.launchers.local import LocalLauncher
+from vllm_mm.engine.launchers.pool import ZYGOTE_TOKEN
 from vllm_mm.engine.ports import ExitStatus, SweepReport
 
 IDLE = "note('up', os.getpid()); forever()"
@@ -498,6 +499,18 @@ async def test_unknown_launches_of_ours_are_swept_and_known_ones_kept(rig: Rig) 
     assert report.survivors == ()
     assert set(marked(rig.owner)) == {kept.record.pid}
     assert not alive(lost.record.pid)
+
+
+async def test_a_sweep_leaves_what_carries_the_same_token_for_another_installation(rig: Rig) -> None:
+    """The zygotes of all installations on a machine carry one token: those of others live on when one's own are swept."""
+    same = {**os.environ, "MM_ENGINE_LAUNCH": ZYGOTE_TOKEN}
+    other = {**same, "MM_ENGINE_OWNER": rig.owner + "-other"}
+    ours = subprocess.Popen(["sleep", "600"], env={**same, "MM_ENGINE_OWNER": rig.owner}, start_new_session=True)
+    with stranger(env=other):
+        report = await rig.launcher.sweep_unknown(frozenset(), 5)
+        assert [pid for pid, _ in report.orphans] == [ours.pid]
+    ours.returncode = -9  # it was reaped
+    assert not alive(ours.pid)
 
 
 async def test_memory_is_that_of_the_tree(rig: Rig) -> None:

@@ -210,6 +210,12 @@ class Launch:
     token: str
     leader: ProcessId | None = None
     """None while nothing was started, or when it is of another boot."""
+    owner: str | None = None
+    """Whose it is, where the token alone does not tell: the zygotes of all installations on a machine carry the same one."""
+
+    def made(self, marks: Marks | None) -> bool:
+        """Whether a process with these marks was started by this launch."""
+        return marks is not None and marks.launch == self.token and self.owner in (None, marks.owner)
 
 
 def members(
@@ -235,7 +241,7 @@ def members(
         if stat.pid not in seen:
             seen[stat.pid] = marks(stat)
         mark = seen[stat.pid]
-        return mark is not None and mark.launch is not None and mark.launch != launch.token
+        return mark is not None and mark.launch is not None and not launch.made(mark)
 
     found: dict[int, Stat] = {}
     for identity in known:
@@ -245,12 +251,11 @@ def members(
     leader = launch.leader and processes.get(launch.leader.pid)
     if launch.leader and leader and leader.start_ticks == launch.leader.start_ticks and not stranger(leader):
         mark = seen[leader.pid]
-        if mark is None or mark.launch == launch.token:
+        if mark is None or launch.made(mark):
             found[leader.pid] = leader
     for stat in processes.values():
         if not stranger(stat):
-            mark = seen[stat.pid]
-            if mark is not None and mark.launch == launch.token:
+            if launch.made(seen[stat.pid]):
                 found[stat.pid] = stat
 
     leader_number = launch.leader.pid if launch.leader else None

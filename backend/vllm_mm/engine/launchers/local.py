@@ -158,7 +158,7 @@ class LocalLauncher:
     async def sweep(self, record: LaunchRecord, deadline: float) -> SweepReport:
         known = record.pid > 0 and record.boot_id == procfs.boot_id()
         leader = ProcessId(record.pid, record.start_ticks) if known else None
-        report = await self._kill([Launch(record.token, leader)], deadline)
+        report = await self._kill([Launch(record.token, leader, self._owner)], deadline)
         if not report.survivors:
             if leader is not None:
                 reap(leader)
@@ -168,7 +168,7 @@ class LocalLauncher:
 
     async def sweep_unknown(self, keep: frozenset[str], deadline: float) -> SweepReport:
         tokens = await asyncio.to_thread(self._tokens)
-        return await self._kill([Launch(token) for token in sorted(tokens - keep)], deadline)
+        return await self._kill([Launch(token, owner=self._owner) for token in sorted(tokens - keep)], deadline)
 
     def _spawn(self, plan: LaunchPlan, executable: str, log: int) -> tuple[int, int]:
         """The new process and its pidfd. Short (vfork), so it may stand on the event loop."""
