@@ -249,6 +249,6 @@ async def test_the_ledger_says_what_the_engines_say() -> None:
             counted = tuple(b - a for a, b in zip(before[model], after, strict=True))
             if model == "left":
                 assert all((told or 0) <= more for told, more in zip(ledger[model], counted, strict=True))
-                assert counted[1] > 0
+                assert ledger[model][1] > 0, "who leaves has had tokens"
             else:
                 assert ledger[model] == counted, model

@@ -4,6 +4,12 @@ from mutations.kinds import Mutant, manager
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "leaves-without-paying", "a stream that is left before its end has used nothing",
+        "backend/vllm_mm/gateway/meter.py",
+        "if part and self.stamps is not None else 0", "if part and self.stamps is None else 0",
+        ("tests/unit/gateway/test_meter.py::test_a_part_of_a_stream_has_a_token_for_each_piece_with_text",),
+    ),
+    Mutant(
         "closed-before-written", "a connection is closed before what was written to it",
         "backend/vllm_mm/engine/gathering.py",
         "        self.flush()\n        self._inner.close()\n", "        self._inner.close()\n",

@@ -254,9 +254,8 @@ def members(
         if mark is None or launch.made(mark):
             found[leader.pid] = leader
     for stat in processes.values():
-        if not stranger(stat):
-            if launch.made(seen[stat.pid]):
-                found[stat.pid] = stat
+        if not stranger(stat) and launch.made(seen[stat.pid]):
+            found[stat.pid] = stat
 
     leader_number = launch.leader.pid if launch.leader else None
     grown = True

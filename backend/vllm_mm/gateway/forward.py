@@ -378,7 +378,9 @@ class Gateway:
             self._gone(relay)
             return
         problem = self._explain(error)
-        relay.outcome, relay.error = outcome_of(error), problem.message
+        outcome = outcome_of(error)
+        relay.outcome = Outcome.CUT if relay.head_sent and outcome is Outcome.REFUSED else outcome
+        relay.error = problem.message
         relay.reason = problem.reason or relay.reason
         relay.refuse(problem)
 

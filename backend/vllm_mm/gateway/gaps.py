@@ -26,6 +26,11 @@ class Stamps:
         """Seconds on a clock that does not go back. Whoever has a piece appends to it: nothing else happens per piece."""
         self._folded: Counter[int] | None = None
 
+    @property
+    def pieces(self) -> int:
+        """How many came."""
+        return len(self.times) + (self._folded.total() if self._folded is not None else 0)
+
     def gaps(self) -> Gaps | None:
         """None when there were not two pieces."""
         if self._folded is None:

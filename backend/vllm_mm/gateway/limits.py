@@ -142,10 +142,10 @@ def go_out(who: Comer, row: RequestRecord, gate: Gate) -> None:
 
 
 def used(usage: Usage) -> int | None:
-    """Prompt and completion; None where the engine said nothing of either."""
-    if usage.prompt_tokens is None and usage.completion_tokens is None:
+    """Prompt and completion; None where the engine did not say."""
+    if usage.prompt_tokens is None:  # it ended before the engine said; what was counted of its answer is a part
         return None
-    return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+    return usage.prompt_tokens + (usage.completion_tokens or 0)
 
 
 class _Asked(msgspec.Struct):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from vllm_mm.domain.usage import Gaps, Usage
 from vllm_mm.gateway.gaps import FULL, Stamps
@@ -148,8 +149,14 @@ class Meter:
         """The end of what was relayed."""
         return self.first if self.pieces is None else b"".join(self.pieces)
 
-    def usage(self) -> Usage:
-        """Tokens as the engine counted them, from the last place where it says; None where it does not."""
+    def usage(self, *, part: bool = False) -> Usage:
+        """Tokens as the engine counted them, from the last place where it says; None where it does not. Of a `part`, a stream that
+        ended before its engine could say, a token for each piece that had some: engines send a piece for each, or for several."""
+        told = self._told()
+        came = self.stamps.pieces if part and self.stamps is not None else 0
+        return told if came <= (told.completion_tokens or 0) else structs.replace(told, completion_tokens=came)
+
+    def _told(self) -> Usage:
         first, counts = self.first, None
         if self.size == len(first) <= MERGED and first.startswith(b"{"):
             counts = _of_whole(first)

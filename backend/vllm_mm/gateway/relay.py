@@ -438,7 +438,7 @@ class Relay:
             now - arrived,
             self.size_in if call.upload is None else call.upload.size,
             self.meter.size,
-            self.meter.usage() if self.meter.size else _NO_USAGE,
+            self.meter.usage(part=self.outcome is not Outcome.OK) if self.meter.size else _NO_USAGE,
             self.generation,
             self.frozen_s,
             self.reason,

@@ -68,7 +68,7 @@ def test_forms_and_looks_are_expected_to_use_nothing() -> None:
 
 def test_what_was_used() -> None:
     """Prompt and completion; not known where neither is."""
-    assert [used(u) for u in (Usage(3, 4), Usage(3), Usage(None, 4), Usage())] == [7, 3, 4, None]
+    assert [used(u) for u in (Usage(3, 4), Usage(3), Usage(None, 4), Usage())] == [7, 3, None, None]
 
 
 def test_durations_are_written_as_openai_writes_them() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from upstreams import chunk
 from vllm_mm.domain.usage import Usage
+from vllm_mm.gateway.gaps import FULL
 from vllm_mm.gateway.meter import KEEP, PIECES, Meter
 
 
@@ -176,3 +177,23 @@ def test_where_an_event_may_begin() -> None:
     assert metered(chunk(b"data: 1\n\n")).ends_event()
     assert metered(b"data: 1\n\n").ends_event()
     assert not metered(chunk(b"data: 1\n")).ends_event()
+
+
+@pytest.mark.parametrize("pieces", [3, FULL + 5])
+def test_a_part_of_a_stream_has_a_token_for_each_piece_with_text(pieces: int) -> None:
+    meter = Meter()
+    meter.time(b'"content"', lambda: 0.0)
+    meter.piece(b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n')
+    for _ in range(pieces):
+        meter.piece(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+    assert meter.usage() == Usage()
+    assert meter.usage(part=True) == Usage(completion_tokens=pieces)
+
+
+def test_what_the_engine_said_is_more_than_what_came() -> None:
+    meter = Meter()
+    meter.time(b'"content"', lambda: 0.0)
+    meter.piece(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+    meter.piece(b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":9}}\n\n')
+    assert meter.usage(part=True) == Usage(3, 9)
+    assert metered(b"{}").usage(part=True) == Usage()
