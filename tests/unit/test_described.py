@@ -45,3 +45,17 @@ def test_what_is_inherited_is_described_as_well() -> None:
 def test_a_class_without_a_source_has_no_descriptions() -> None:
     made = type("Made", (Described,), {"__annotations__": {"a": int}, "__module__": "builtins"})
     assert "description" not in made.model_json_schema()["properties"]["a"]
+
+
+class Weighed(Described):
+    described_by = (Box,)
+
+    width: int = 0
+    depth: int = 0
+    """Its own word comes first."""
+
+
+def test_a_class_with_the_fields_of_another_is_described_by_it() -> None:
+    shown = Weighed.model_json_schema()["properties"]
+    assert shown["width"]["description"] == "From left to right."
+    assert shown["depth"]["description"] == "Its own word comes first."

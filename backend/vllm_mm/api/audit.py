@@ -4,10 +4,11 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import asdict, fields
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
+from pydantic import create_model
 
 from vllm_mm.api.dependencies import ROW_MAX, Admin, The, operation_id
 from vllm_mm.api.schemas import REFUSALS, Out
@@ -21,29 +22,19 @@ _PAGE: Final = 500
 _COLUMNS: Final = tuple(field.name for field in fields(Entry))
 
 
-class AuditEntryOut(Out):
+def _columns() -> dict[str, Any]:
+    """Names and types of an entry, so that a field is named once."""
+    kinds = get_type_hints(Entry)
+    return {name: (kinds[name], ...) for name in _COLUMNS}
+
+
+_Columns: type[Out] = create_model("_Columns", __base__=Out, **_columns())
+
+
+class AuditEntryOut(_Columns):
     """One act."""
 
-    id: str
-    at: float
-    actor: str
-    """The id of the key that acted, or who else did: `local` (a command on the server's machine), `signal`, `schedule`."""
-    name: str
-    """The actor's name, as it was then."""
-    source: str
-    """The client's address, or how else it came."""
-    act: str
-    """The operation, as the OpenAPI document calls it."""
-    kind: str
-    """What it was done to: `models`, `keys`, ..."""
-    object: str
-    status: int
-    """403: it was refused."""
-    before: Any
-    """What was different before. Members that stayed as they were are left out, and secrets are never told."""
-    after: Any
-    request: str
-    """`X-Request-Id` of the answer."""
+    described_by = (Entry,)
 
 
 class AuditOut(Out):

@@ -6,6 +6,7 @@ ones, and the configuration refuses ids that end with such a word.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
@@ -211,36 +212,42 @@ async def get_model(the: The, key: Reader, id: str, response: Response) -> Model
     return _shown(the, key, spec.id)
 
 
-@router.put("/{id:path}", name="replace_model")
-async def replace_model(
-    the: The,
-    key: Admin,
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What PUT and PATCH are sent."""
+
+    id: str
+    body: dict[str, Any]
+    match: str | None
+    dry_run: bool
+
+
+def _sent(
     id: str,  # noqa: A002  # the path's name
     body: Declaration,
-    response: Response,
     dry_run: DryRun = False,
     if_match: IfMatch = None,
-) -> ModelOut | DryRunOut:
+) -> _Change:
+    return _Change(id, _body(id, body), _version(if_match), dry_run)
+
+
+_Sent = Annotated[_Change, Depends(_sent)]
+
+
+@router.put("/{id:path}", name="replace_model")
+async def replace_model(the: The, key: Admin, sent: _Sent, response: Response) -> ModelOut | DryRunOut:
     """Another declaration for a model made over the API; an engine that no longer fits it is drained and started again."""
-    match = _version(if_match)
-    found = await the.declarations.replace(id, _body(id, body), cause(key), match=match, dry_run=dry_run)
-    return _declared(the, key, response, found, dry_run=dry_run)
+    change = the.declarations.replace
+    found = await change(sent.id, sent.body, cause(key), match=sent.match, dry_run=sent.dry_run)
+    return _declared(the, key, response, found, dry_run=sent.dry_run)
 
 
 @router.patch("/{id:path}", name="change_model")
-async def change_model(
-    the: The,
-    key: Admin,
-    id: str,  # noqa: A002  # the path's name
-    body: Declaration,
-    response: Response,
-    dry_run: DryRun = False,
-    if_match: IfMatch = None,
-) -> ModelOut | DryRunOut:
+async def change_model(the: The, key: Admin, sent: _Sent, response: Response) -> ModelOut | DryRunOut:
     """Changes to a model made over the API, merged as RFC 7396 says: null takes a key away."""
-    match = _version(if_match)
-    found = await the.declarations.patch(id, _body(id, body), cause(key), match=match, dry_run=dry_run)
-    return _declared(the, key, response, found, dry_run=dry_run)
+    change = the.declarations.patch
+    found = await change(sent.id, sent.body, cause(key), match=sent.match, dry_run=sent.dry_run)
+    return _declared(the, key, response, found, dry_run=sent.dry_run)
 
 
 @router.delete("/{id:path}", name="delete_model")

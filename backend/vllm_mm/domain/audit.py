@@ -30,7 +30,7 @@ class Entry:
     at: float
     """Unix time of the end of the act."""
     actor: str
-    """The id of the key that acted, or who else did (`local`, `signal`, `schedule`)."""
+    """The id of the key that acted, or who else did: `local` (a command on the server's machine), `signal`, `file`, `schedule`."""
     name: str
     """The actor's name, as it was then."""
     source: str
@@ -45,7 +45,8 @@ class Entry:
     """As HTTP tells it: 403 is an act that was refused."""
     before: Any = None
     after: Any = None
-    """What was different: members that stayed as they were are left out. None where there was nothing, or nothing is known."""
+    """What was different: members that stayed as they were are left out, and secrets are never told. Null where there was nothing, or
+    nothing is known."""
     request: str = ""
     """`X-Request-Id` of the answer, to find it in logs."""
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
@@ -18,11 +18,14 @@ from pydantic_core import CoreSchema
 class Described(BaseModel):
     """Base of all models that appear in a JSON Schema of ours."""
 
+    described_by: ClassVar[tuple[type, ...]] = ()
+    """Classes whose fields this one has, and whose docstrings describe them as well; its own come first."""
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler, /) -> dict[str, Any]:
         schema = handler(core_schema)
         properties: dict[str, Any] = handler.resolve_ref_schema(schema).get("properties", {})
-        for base in reversed(cls.__mro__):
+        for base in (*cls.described_by, *reversed(cls.__mro__)):
             for name, text in _docstrings(base.__module__).get(base.__qualname__, {}).items():
                 field = cls.model_fields.get(name)
                 shown = None if field is None else properties.get(field.serialization_alias or field.alias or name)

@@ -1217,13 +1217,19 @@ export interface components {
          * @description One act.
          */
         AuditEntryOut: {
-            /** Id */
+            /**
+             * Id
+             * @description Never repeats.
+             */
             id: string;
-            /** At */
+            /**
+             * At
+             * @description Unix time of the end of the act.
+             */
             at: number;
             /**
              * Actor
-             * @description The id of the key that acted, or who else did: `local` (a command on the server's machine), `signal`, `schedule`.
+             * @description The id of the key that acted, or who else did: `local` (a command on the server's machine), `signal`, `file`, `schedule`.
              */
             actor: string;
             /**
@@ -1233,12 +1239,12 @@ export interface components {
             name: string;
             /**
              * Source
-             * @description The client's address, or how else it came.
+             * @description From where: the client's address, or how else it came.
              */
             source: string;
             /**
              * Act
-             * @description The operation, as the OpenAPI document calls it.
+             * @description What was asked for, as operations are called in the OpenAPI document: `start_model`.
              */
             act: string;
             /**
@@ -1246,23 +1252,27 @@ export interface components {
              * @description What it was done to: `models`, `keys`, ...
              */
             kind: string;
-            /** Object */
+            /**
+             * Object
+             * @description Which of them; empty where there is only one.
+             */
             object: string;
             /**
              * Status
-             * @description 403: it was refused.
+             * @description As HTTP tells it: 403 is an act that was refused.
              */
             status: number;
-            /**
-             * Before
-             * @description What was different before. Members that stayed as they were are left out, and secrets are never told.
-             */
+            /** Before */
             before: unknown;
-            /** After */
+            /**
+             * After
+             * @description What was different: members that stayed as they were are left out, and secrets are never told. Null where there was nothing, or
+             *     nothing is known.
+             */
             after: unknown;
             /**
              * Request
-             * @description `X-Request-Id` of the answer.
+             * @description `X-Request-Id` of the answer, to find it in logs.
              */
             request: string;
         };
