@@ -1,5 +1,7 @@
 """Traces of requests: one tree from the client to the engine, in both forms of the data plane; and nothing where they are off."""
 
+import asyncio
+import gzip
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -8,13 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from websockets.asyncio.client import connect
 
 from admin_rig import ROW
+from hard_cases import running, sim
 from plane import FORMS, Plane, ask, plane, post
+from speech import COMMIT, FINAL, append, audio, hear, say, until_done
 from upstreams import Upstream, answers, upstream
 from vllm_mm.clock import RealClock
 from vllm_mm.domain.errors import ConfigError
@@ -175,3 +181,65 @@ def test_the_load_that_was_waited_for_is_inside_the_queue(exporter: InMemorySpan
     assert spans["queue"].attributes == {"vllm_mm.reason": "loading"}
     tries = [span for span in exporter.get_finished_spans() if span.name == "upstream"]
     assert [len(span.events) for span in tries] == [0, 1]
+
+
+class Collector:
+    """What an OpenTelemetry collector hears, over OTLP and HTTP."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.services: set[str] = set()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                assert line.startswith(b"POST /v1/traces "), line
+                headers: dict[str, str] = {}
+                while (line := (await reader.readline()).decode().strip()) != "":
+                    name, _, value = line.lower().partition(": ")
+                    headers[name] = value
+                assert headers["content-type"] == "application/x-protobuf"
+                body = await reader.readexactly(int(headers["content-length"]))
+                self._take(gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n")
+                await writer.drain()
+        finally:
+            writer.close()
+
+    def _take(self, body: bytes) -> None:
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
+            self.services.add(attributes["service.name"])
+            self.spans += (span for scope in resource.scope_spans for span in scope.spans)
+
+
+async def test_a_collector_hears_of_requests_of_workers_and_of_sessions() -> None:
+    """Over OTLP, whole trees; all of them are there when the server has ended."""
+    collector = Collector()
+    there = await asyncio.start_server(collector, "127.0.0.1", 0)
+    endpoint = f"http://127.0.0.1:{there.sockets[0].getsockname()[1]}/v1/traces"
+    models = {"m": sim(), "ears": sim(model={"task": "realtime"}, tokens_per_second=2000)}
+    config: dict[str, Any] = {"server": {"workers": 2}, "traces": {"endpoint": endpoint, "service": "mine"}}
+    async with there, running(models, own_devices=True, **config) as case:
+        await case.ready("m", "ears")
+        for _ in range(3):
+            assert (await case.complete("m")).status_code == 200
+        address = case.url.replace("http://", "ws://") + "/v1/realtime?model=ears"
+        headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+        async with connect(address, compression=None, additional_headers=headers) as ws:
+            assert (await hear(ws, 30))["type"] == "session.created"
+            await say(ws, COMMIT, append(audio(1)), FINAL)
+            await until_done(ws, 30)
+        assert await case.outcomes(4) == {"ok": 4}
+        assert await case.serving.stop() == 0, case.serving.log[-3000:]
+    assert collector.services == {"mine"}
+    roots = [span for span in collector.spans if span.name in {"POST /v1/completions", "GET /v1/realtime"}]
+    assert sorted(span.name for span in roots) == ["GET /v1/realtime", *["POST /v1/completions"] * 3]
+    for root in roots:
+        below = sorted(s.name for s in collector.spans if s.parent_span_id == root.span_id)
+        assert below == ["queue", "upstream"]
+        assert all(s.trace_id == root.trace_id for s in collector.spans if s.parent_span_id == root.span_id)
+    (session,) = (span for span in roots if span.name == "GET /v1/realtime")
+    assert (session.trace_id.hex(), session.parent_span_id.hex()) == (TRACE, PARENT)
+    told = {a.key: a.value for a in session.attributes}
+    assert (told["vllm_mm.model"].string_value, told["http.response.status_code"].int_value) == ("ears", 101)

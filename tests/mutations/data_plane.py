@@ -266,6 +266,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_frozen_streams.py::test_no_comment_stands_inside_an_event",),
     ),
     Mutant(
+        "session-untraced", "realtime sessions have no trace", "backend/vllm_mm/main/assembly.py",
+        "gateway.traces = gateway.realtime.traces = tracer", "gateway.traces = tracer",
+        ("tests/integration/test_traces.py::test_a_collector_hears_of_requests_of_workers_and_of_sessions",),
+    ),
+    Mutant(
         "nickname-to-engine", "an engine is told the name of a profile that it does not know", "backend/vllm_mm/gateway/realtime_session.py",
         "            self._to_engine(self.first)\n", "            self._pass_up(self.first)\n",
         ("tests/integration/test_workers.py::test_names_of_a_profile_are_known_to_all_workers_and_to_sessions",),

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote_plus
 
 from vllm_mm.clock import Clock, Timer
@@ -38,6 +38,9 @@ from vllm_mm.gateway.progress import FIRST
 from vllm_mm.gateway.realtime_session import RealtimeSession, SessionClient
 from vllm_mm.gateway.relay import CLIENT_GONE, says_no_route
 from vllm_mm.gateway.routes import REALTIME
+
+if TYPE_CHECKING:
+    from vllm_mm.gateway.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +96,8 @@ class Realtime:
         self._names = names
         self._outcome_of = outcome_of
         self.limits: Gate = LimitBook(clock)
+        self.traces: Traces | None = None
+        """Told of every session, if set."""
         self._running: dict[str, RealtimeSession] = {}
 
     @property
@@ -150,6 +155,8 @@ class Realtime:
             if session.entered:
                 go_out(session, row, self.limits)
             self._record(row)
+            if self.traces is not None:
+                self.traces.done(session, row)
 
     # The stages
 
@@ -237,7 +244,10 @@ class Realtime:
             query = "&".join(filter(None, (f"model={quote_plus(lease.engine_name)}", rest)))
         target = REALTIME.path + (b"?" + query.encode() if query else b"")
         forward = [f for f in head.forward if not f[0].startswith(b"sec-websocket-") and f[0] != b"origin"]
-        return UpstreamRequest(b"GET", target, [(b"x-request-id", session.id.encode()), *forward])
+        headers = [(b"x-request-id", session.id.encode()), *forward]
+        if self.traces is not None:
+            headers = self.traces.sent(session, headers)
+        return UpstreamRequest(b"GET", target, headers)
 
     def _identify(self, head: Head, offered: Sequence[bytes]) -> Key:
         """By header, else by subprotocol. Raises Unauthorized, and Forbidden for a page of another origin."""

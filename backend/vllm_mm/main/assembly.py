@@ -269,7 +269,7 @@ async def assemble(loaded: Loaded, read: Callable[[], Loaded]) -> AsyncGenerator
             manager, keyring, record, explain, clock, gateway_rules(settings), abilities, captures.start(), limits
         )
         if (provider := provider_of(settings.traces, __version__)) is not None:
-            gateway.traces = tracer = Tracer(provider, clock)
+            gateway.traces = gateway.realtime.traces = tracer = Tracer(provider, clock)
             stack.push_async_callback(asyncio.to_thread, tracer.close)
         stack.push_async_callback(gateway.responses.background.close)
         stored = StoredResponses(database, clock, settings.limits.responses)

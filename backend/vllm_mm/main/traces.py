@@ -13,7 +13,9 @@ from vllm_mm.clock import Clock
 from vllm_mm.domain.errors import ConfigError
 from vllm_mm.domain.usage import Outcome, RequestRecord
 from vllm_mm.gateway.ports import Headers
-from vllm_mm.gateway.relay import Relay
+from vllm_mm.gateway.realtime_session import RealtimeSession
+from vllm_mm.gateway.routes import REALTIME
+from vllm_mm.gateway.traces import Traced
 from vllm_mm.settings import TracesConfig
 
 if TYPE_CHECKING:
@@ -70,9 +72,9 @@ class Tracer:
         self._provider = provider
         self._clock = clock
         self._propagator = TraceContextTextMapPropagator()
-        self._open: dict[Relay, _Open] = {}
+        self._open: dict[Traced, _Open] = {}
 
-    def sent(self, relay: Relay, headers: Headers) -> Headers:
+    def sent(self, relay: Traced, headers: Headers) -> Headers:
         from opentelemetry import trace  # noqa: PLC0415  # an extra
 
         request = self._open.get(relay)
@@ -92,16 +94,16 @@ class Tracer:
         kept = [field for field in headers if field[0] not in _CONTEXT]
         return [*kept, *((name.encode(), value.encode()) for name, value in told.items())]
 
-    def done(self, relay: Relay, row: RequestRecord) -> None:
+    def done(self, relay: Traced, row: RequestRecord) -> None:
         from opentelemetry import trace  # noqa: PLC0415  # an extra
 
         request = self._open.pop(relay, None) or self._begun(relay)
         root, ns, now = request.root, request.ns, self._clock.now()
         if request.tries:
-            if relay.first_at is not None:
+            if not isinstance(relay, RealtimeSession) and relay.first_at is not None:
                 request.tries[-1].add_event("first token", timestamp=ns(relay.meter.token_at or relay.first_at))
             request.tries[-1].end(ns(now))
-        if relay.queued:
+        if _waited(relay):
             self._waits(relay, root, ns, now)
         for name, value in _attributes(row).items():
             if value is not None:
@@ -114,27 +116,29 @@ class Tracer:
         """Send what is left. Blocking."""
         self._provider.shutdown()
 
-    def _begun(self, relay: Relay) -> _Open:
+    def _begun(self, relay: Traced) -> _Open:
         ns = self._to_ns()
         return _Open(self._root(relay, ns), ns)
 
-    def _root(self, relay: Relay, ns: Callable[[float], int]) -> "Span":
+    def _root(self, relay: Traced, ns: Callable[[float], int]) -> "Span":
         from opentelemetry import trace  # noqa: PLC0415  # an extra
 
-        call = relay.call
-        given = {n.decode("latin-1"): v.decode("latin-1") for n, v in call.headers if n in _CONTEXT}
+        if isinstance(relay, RealtimeSession):
+            headers, method, route = relay.headers, "GET", REALTIME.name
+        else:
+            headers, method, route = relay.call.headers, relay.call.route.method.decode(), relay.call.route.name
+        given = {n.decode("latin-1"): v.decode("latin-1") for n, v in headers if n in _CONTEXT}
         parent = self._propagator.extract(given)
-        method = call.route.method.decode()
         return self._tracer.start_span(
-            f"{method} {call.route.name}", context=parent, kind=trace.SpanKind.SERVER, start_time=ns(call.arrived),
-            attributes={"http.request.method": method, "http.route": call.route.name},
+            f"{method} {route}", context=parent, kind=trace.SpanKind.SERVER, start_time=ns(_arrived(relay)),
+            attributes={"http.request.method": method, "http.route": route},
         )  # fmt: skip
 
-    def _waits(self, relay: Relay, root: "Span", ns: Callable[[float], int], now: float) -> None:
+    def _waits(self, relay: Traced, root: "Span", ns: Callable[[float], int], now: float) -> None:
         """The time in the queue, and in it that of the load that it waited for."""
         from opentelemetry import trace  # noqa: PLC0415  # an extra
 
-        arrived, leased = relay.call.arrived, relay.leased_at if relay.leased_at is not None else now
+        arrived, leased = _arrived(relay), relay.leased_at if relay.leased_at is not None else now
         inside = trace.set_span_in_context(root)
         reason = {"vllm_mm.reason": relay.reason} if relay.reason else {}
         queue = self._tracer.start_span("queue", context=inside, start_time=ns(arrived), attributes=reason)
@@ -149,6 +153,15 @@ class Tracer:
         """From the clock's monotonic seconds to Unix nanoseconds."""
         offset = self._clock.wall() - self._clock.now()
         return lambda moment: int((moment + offset) * 1e9)
+
+
+def _arrived(relay: Traced) -> float:
+    return relay.arrived if isinstance(relay, RealtimeSession) else relay.call.arrived
+
+
+def _waited(relay: Traced) -> bool:
+    """It stood in the queue; a session does so from its handshake on, for the model that it names."""
+    return relay.spec is not None if isinstance(relay, RealtimeSession) else relay.queued
 
 
 def _attributes(row: RequestRecord) -> dict[str, str | int | float | bool | None]:
