@@ -10,6 +10,21 @@ STEP = 2560
 COMMIT = {"type": "input_audio_buffer.commit"}
 FINAL = {"type": "input_audio_buffer.commit", "final": True}
 
+WRONG = (
+    ("{", "Invalid JSON", "invalid_json"),
+    ("[]", "'list' object has no attribute 'get'", "processing_error"),
+    ('{"type":"response.create"}', "Unknown event type: response.create", "unknown_event"),
+    ('{"type":"session.update"}', "Missing required field: model", "invalid_event"),
+    ('{"type":"session.update","model":"x"}', "The model `x` does not exist.", "model_not_found"),
+    ('{"type":"input_audio_buffer.append","audio":""}', "Invalid audio data", "invalid_audio"),
+    ('{"type":"input_audio_buffer.append","audio":"AAAA"}', "Invalid audio data", "invalid_audio"),
+    (
+        '{"type":"input_audio_buffer.commit"}',
+        "Model not validated. Make sure to validate the model by sending a session.update event.", "model_not_validated",
+    ),
+)  # fmt: skip
+"""What is said, and the error and its code that vLLM answers with; the session goes on."""
+
 
 def audio(steps: int, seed: int = 1) -> bytes:
     """So many times 80 ms; each differs."""

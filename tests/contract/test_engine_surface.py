@@ -206,7 +206,7 @@ def test_completion_answer_and_stream(engine: Target) -> None:
 
 
 def test_a_websocket_is_403_where_the_model_has_none(engine: Target) -> None:
-    """What the gateway learns `no such route` by; no model with /v1/realtime is small enough to be here (test_realtime_surface.py)."""
+    """What the gateway learns `no such route` by; for a model that has it see test_realtime_surface.py."""
     with (
         pytest.raises(InvalidStatus) as refused,
         unix_connect(engine.socket, uri="ws://engine/v1/realtime", compression=None, open_timeout=20),

@@ -1,6 +1,6 @@
 """WS /v1/realtime of the simulated engine: the events of vLLM 0.32, in its order and its words
-(entrypoints/speech_to_text/realtime). No model of vLLM's that has this route is small enough to be here, so real vLLM is asked
-what it says where a model has none (test_engine_surface.py)."""
+(entrypoints/speech_to_text/realtime). tests/real/test_speech.py holds real vLLM to the same; what it says where a model has no such route is
+in test_engine_surface.py."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedError, Inval
 from websockets.sync.client import ClientConnection, unix_connect
 
 from contract.engines import Sim
-from speech import COMMIT, FINAL, append, audio
+from speech import COMMIT, FINAL, WRONG, append, audio
 
 
 class Talk:
@@ -83,22 +83,7 @@ def test_the_text_depends_on_the_samples_and_not_on_how_they_were_cut(talk: Talk
     assert first == again != other
 
 
-@pytest.mark.parametrize(
-    ("said", "error", "code"),
-    [
-        ("{", "Invalid JSON", "invalid_json"),
-        ("[]", "'list' object has no attribute 'get'", "processing_error"),
-        ('{"type":"response.create"}', "Unknown event type: response.create", "unknown_event"),
-        ('{"type":"session.update"}', "Missing required field: model", "invalid_event"),
-        ('{"type":"session.update","model":"x"}', "The model `x` does not exist.", "model_not_found"),
-        ('{"type":"input_audio_buffer.append","audio":""}', "Invalid audio data", "invalid_audio"),
-        ('{"type":"input_audio_buffer.append","audio":"AAAA"}', "Invalid audio data", "invalid_audio"),
-        (
-            '{"type":"input_audio_buffer.commit"}',
-            "Model not validated. Make sure to validate the model by sending a session.update event.", "model_not_validated",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("said", "error", "code"), WRONG)
 def test_what_is_wrong_is_told_and_the_session_goes_on(talk: Talk, said: str, error: str, code: str) -> None:
     talk.ws.send(said)
     assert talk.hear() == {"type": "error", "error": error, "code": code}

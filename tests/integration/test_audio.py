@@ -129,6 +129,26 @@ async def test_a_form_is_passed_on_while_it_comes(form: str, tmp_path: Path) -> 
         writer.close()
 
 
+async def test_a_stream_that_the_form_asks_for_late_is_one(form: str, tmp_path: Path) -> None:
+    """Its model is known before anybody knows that it wants a stream; the row says what it was."""
+    event = b'data: {"object":"transcription.chunk","choices":[]}\n\ndata: [DONE]\n\n'
+    streamed = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(event) + event
+    data = body(part("model", b"whisper"), part("stream", b"true"), part("file", AUDIO, "a"))
+    early = len(part("model", b"whisper")) + len(b"--b\r\n")  # a value is whole when the next part begins
+    async with upstream(answers(streamed), tmp_path) as engine, plane(form, engine.address) as server:
+        declare(server)
+        reader, writer = await server.open()
+        writer.write(head(content_length=str(len(data))) + data[:early])
+        async with asyncio.timeout(30):
+            while not server.leases.tickets:
+                await asyncio.sleep(0.005)
+        writer.write(data[early:])
+        assert (await read_answer(reader)).body == event
+        writer.close()
+        await server.settled(1)
+        assert server.rows[0].stream
+
+
 async def test_the_client_sends_no_faster_than_the_engine_reads(form: str, tmp_path: Path) -> None:
     """A slow engine holds its client back; what is in between stays small."""
     slow = asyncio.Event()

@@ -281,6 +281,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_data_plane_cuts.py::test_what_a_revoked_key_asked_for_ends",),
     ),
     Mutant(
+        "late-stream-is-none", "the ledger does not see a stream that a form asks for after its model", "backend/vllm_mm/gateway/relay.py",
+        "            self.stream or self.events,", "            self.stream,",
+        ("tests/integration/test_audio.py::test_a_stream_that_the_form_asks_for_late_is_one",),
+    ),
+    Mutant(
         "revoked-key-works-on", "what an engine does in the background for a key goes on when that is revoked", "backend/vllm_mm/gateway/forward.py",
         "            self.responses.background.revoked(key_id)\n", "            pass\n",
         ("tests/integration/test_responses.py::test_work_in_the_background_ends_with_its_key",),

@@ -19,9 +19,10 @@ import openai
 import pytest
 from websockets.asyncio.client import connect, unix_connect
 
+from contract.engines import Sim
 from real_vllm import EAGER, EARS, START, WHISPER, Installation, engine_socket
 from serving import Serving
-from speech import COMMIT, FINAL, append, hear, say, until_done, update
+from speech import COMMIT, FINAL, WRONG, append, hear, say, until_done, update
 
 HELD = 64 << 10
 """Bytes of a form that may be held (`limits.upload_held`): larger ones come through only because they are passed on."""
@@ -223,11 +224,11 @@ async def test_sessions_are_those_of_the_engine(speech: Speech) -> None:
     sounds = (tone(220, 0.8), tone(1760, 0.8))
 
     async def session(ws: Any) -> list[list[Any]]:
-        assert (await hear(ws))["type"] == "session.created"
+        assert (await hear(ws, START))["type"] == "session.created"
         await say(ws, update(EARS))
         heard = [await utterance(ws, sound) for sound in sounds]
         await say(ws, {"type": "nonsense"})
-        return [*heard, [await hear(ws)]]
+        return [*heard, [await hear(ws, START)]]
 
     async with unix_connect(speech.ears, "ws://engine/v1/realtime") as ws:
         directly = await session(ws)
@@ -247,3 +248,56 @@ async def test_sessions_are_those_of_the_engine(speech: Speech) -> None:
         "select status, outcome, prompt_tokens, completion_tokens from requests where route = '/v1/realtime'", bool
     )
     assert rows == [(101, "ok", *used)]
+
+
+async def test_the_simulated_engine_refuses_in_the_words_of_this_one(speech: Speech) -> None:
+    """What test_realtime_surface.py holds it to; after all of that a session still transcribes."""
+    async with unix_connect(speech.ears, "ws://engine/v1/realtime") as ws:
+        created = await hear(ws, START)
+        assert list(created) == ["type", "id", "created"]
+        for said, error, code in WRONG:
+            await say(ws, said)
+            assert await hear(ws, START) == {"type": "error", "error": error, "code": code}, said
+        await say(ws, update(EARS))
+        *deltas, done = await utterance(ws, tone(220, 0.4))
+        assert {tuple(delta) for delta in deltas} == {("type", "delta")}
+        assert list(done) == ["type", "text", "usage"]
+
+
+def shape(value: Any) -> Any:
+    """Names and types: of a list those of its first, if that has names, and of a number that it is one."""
+    if isinstance(value, dict):
+        return {name: shape(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value and isinstance(value[0], dict) else []
+    return "number" if isinstance(value, int | float) else type(value).__name__
+
+
+async def test_the_simulated_engine_answers_forms_as_this_one(speech: Speech) -> None:
+    """The same status, type, fields, and order of events; what it refuses, in the same words."""
+    sound = wav(tone(220))
+    fine = [
+        form(WHISPER, sound, language="en"),
+        form(WHISPER, sound, language="en", response_format="text"),
+        form(WHISPER, sound, language="en", response_format="verbose_json"),
+        form(WHISPER, sound, language="en", stream="true"),
+        form(WHISPER, sound, language="en", stream="true", stream_include_usage="true"),
+    ]
+    refused = [
+        form(WHISPER, sound, language="en", response_format="srt"),
+        form(WHISPER, sound, language="en", response_format="verbose_json", stream="true"),
+        form("another", sound, language="en"),
+    ]
+    headers = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
+    with Sim(args=("--served-model-name", WHISPER, "--sim", "task=transcribe")) as engine:
+        for path, body in itertools.product((TRANSCRIPTIONS, TRANSLATIONS), (*fine, *refused)):
+            status, kind, answer = await speech.send(True, path, body)
+            simulated = await asyncio.to_thread(engine.http.post, path, content=body, headers=headers)
+            assert (simulated.status_code, simulated.headers["content-type"]) == (status, kind), (path, body[:400])
+            if body in refused:
+                assert simulated.json() == json.loads(answer), (path, body[:400])
+            elif kind.startswith("text/event-stream"):
+                shapes = [[e for e, _ in itertools.groupby(map(shape, events(b)))] for b in (simulated.content, answer)]
+                assert shapes[0] == shapes[1], (path, body[:400])
+            else:
+                assert shape(simulated.json()) == shape(json.loads(answer)), (path, body[:400])

@@ -23,11 +23,11 @@ QUESTIONS = ("What is the capital of France?", "Name three colours.")
 TOKENS = 24
 
 
-def chat(model: str, question: str) -> dict[str, Any]:
+def chat(model: str, question: str, tokens: int = TOKENS) -> dict[str, Any]:
     return {
         "model": model,
         "messages": [{"role": "user", "content": question}],
-        "max_tokens": TOKENS,
+        "max_tokens": tokens,
         "temperature": 0,
     }
 
@@ -77,9 +77,9 @@ class Clients:
         await self.openai.close()
         await self.anthropic.close()
 
-    async def ask(self, api: str, model: str, question: str, *, stream: bool) -> str:
+    async def ask(self, api: str, model: str, question: str, *, stream: bool, tokens: int = TOKENS) -> str:
         """The text of the answer; a stream has to end as its API says it ends."""
-        body = chat(model, question)
+        body = chat(model, question, tokens)
         if api == "openai":
             if not stream:
                 answer = await self.openai.chat.completions.create(**body)
@@ -255,6 +255,7 @@ async def test_an_embedding_model_beside_a_chat_model(beside: Serving) -> None:
 async def test_an_adapter_is_a_model_by_name(beside: Serving) -> None:
     """Listed with its parent, served by the parent's engine, over both APIs, whole and streamed; it says what vLLM says for it directly, and
     nothing of what its parent says. One that nobody declared is refused with a similar name."""
+    few = 8
     async with httpx.AsyncClient(base_url=beside.url, timeout=240) as http:
         listed = {item["id"]: item for item in (await http.get("/v1/models")).json()["data"]}
         assert (listed[SPEAKER]["parent"], listed[A]["parent"]) == (A, None)
@@ -266,14 +267,14 @@ async def test_an_adapter_is_a_model_by_name(beside: Serving) -> None:
         assert SPEAKER in refused.json()["error"]["message"]
     transport = httpx.AsyncHTTPTransport(uds=await engine_socket(beside, A))
     async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=240) as engine:
-        said = await engine.post("/v1/chat/completions", json=chat(SPEAKER, QUESTIONS[0]))
+        said = await engine.post("/v1/chat/completions", json=chat(SPEAKER, QUESTIONS[0], few))
     expected = said.json()["choices"][0]["message"]["content"]
     assert expected
     clients = Clients(beside.url, "none")
     try:
         turns = (("openai", False), ("openai", True), ("anthropic", True))
-        answers = [await clients.ask(api, SPEAKER, QUESTIONS[0], stream=stream) for api, stream in turns]
-        parent = await clients.ask("openai", A, QUESTIONS[0], stream=False)
+        answers = [await clients.ask(api, SPEAKER, QUESTIONS[0], stream=stream, tokens=few) for api, stream in turns]
+        parent = await clients.ask("openai", A, QUESTIONS[0], stream=False, tokens=few)
     finally:
         await clients.close()
     assert answers == [expected] * 3

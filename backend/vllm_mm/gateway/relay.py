@@ -429,7 +429,7 @@ class Relay:
             None if spec is None else spec.id,
             self.asked,
             None if key is None else key.id,
-            self.stream,
+            self.stream or self.events,  # a form may say so after its model
             self.outcome or Outcome.INTERNAL,
             self.status,
             self.error,

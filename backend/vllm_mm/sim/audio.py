@@ -99,7 +99,8 @@ async def _stream(call: Call, plan: Plan, task: str, *, usage: bool) -> None:
         writer.write(b"data: %b\n\n" % dump(errors.internal(str(error)).body))
     else:
         if usage:
-            send([], usage=usage_of(plan.prompt_tokens, counted))
+            used = usage_of(plan.prompt_tokens, counted)
+            send([], usage={name: value for name, value in used.items() if value is not None})
     writer.write(b"data: [DONE]\n\n")
     writer.end()
 
