@@ -15,6 +15,8 @@ const PAGES: [string, string, string | RegExp][] = [
   ["playground", "playground", "Playground"],
   ["requests", "requests", "Requests"],
   ["events", "events", "Events"],
+  ["charts", "charts?range=15m", "Tokens per second"],
+  ["its charts", "models/org/small?tab=charts", "Tokens per second"],
   ["usage", "usage?range=24h", "Usage"],
   ["keys", "keys", "Keys"],
   ["new key", "keys?new=1", "New key"],

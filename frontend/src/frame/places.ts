@@ -21,6 +21,7 @@ export const PLACES: readonly Place[] = [
   { path: "/playground", title: "Playground", letter: "p", page: page(() => import("../pages/playground")), words: "chat try embeddings rerank tokenise" },
   { path: "/requests", title: "Requests", letter: "r", page: page(() => import("../pages/requests")), words: "ledger queue cancel capture" },
   { path: "/events", title: "Events", letter: "e", page: page(() => import("../pages/events")), words: "timeline history log" },
+  { path: "/charts", title: "Charts", letter: "c", page: page(() => import("../pages/charts")), words: "time series graphs latency tokens memory swaps kv" },
   { path: "/usage", title: "Usage", letter: "u", page: page(() => import("../pages/usage")), words: "tokens cost charts csv" },
   { path: "/keys", title: "Keys", letter: "k", page: page(() => import("../pages/keys")), words: "access limits secrets" },
   { path: "/settings", title: "Settings", letter: "s", page: page(() => import("../pages/settings")), words: "configuration reload" },

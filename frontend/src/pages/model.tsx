@@ -1,5 +1,5 @@
 import * as Tabs from "@radix-ui/react-tabs";
-import { useEffect } from "react";
+import { lazy, Suspense, useEffect } from "react";
 import { Link } from "wouter";
 import { useLook } from "../api/look";
 import { modelPath } from "../api/paths";
@@ -14,8 +14,11 @@ import { Starts } from "../parts/model/starts";
 import { Acts, describe, reasonOf, StateCell } from "../parts/models";
 import { Prose } from "../parts/prose";
 
+const Charts = lazy(() => import("../parts/charts"));
+
 const TABS = [
   ["about", "About"],
+  ["charts", "Charts"],
   ["logs", "Log"],
   ["history", "Starts"],
   ["declaration", "Configuration"],
@@ -79,6 +82,11 @@ export default function ModelPage() {
         </Tabs.List>
         <Tabs.Content value="about">
           <About model={model} />
+        </Tabs.Content>
+        <Tabs.Content value="charts">
+          <Suspense fallback={<p className="empty first">Loading the page…</p>}>
+            <Charts key={model.id} model={model.id} tools />
+          </Suspense>
         </Tabs.Content>
         <Tabs.Content value="logs">
           <Logs model={model.id} />

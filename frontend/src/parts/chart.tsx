@@ -45,15 +45,21 @@ function summed(times: readonly number[], stacks: readonly Stack[]): uPlot.Align
   return [times as number[], ...rows.reverse()];
 }
 
+/** The browser's own value of a colour, by its name in style/theme.css and for both themes: a canvas knows no variables. */
+export function coloursOf(box: HTMLElement): (name: string) => string {
+  return (name) => {
+    const probe = document.createElement("span");
+    box.append(probe);
+    probe.style.color = `var(--${name})`;
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  };
+}
+
 function options(box: HTMLElement, stacks: readonly Stack[], format: (value: number) => string, step: number): uPlot.Options {
   const style = getComputedStyle(box);
-  // The browser's own value of a colour, for both themes: a canvas knows no variables.
-  const probe = document.createElement("span");
-  box.append(probe);
-  const colour = (name: string) => {
-    probe.style.color = `var(--${name})`;
-    return getComputedStyle(probe).color;
-  };
+  const colour = coloursOf(box);
   const [soft, line] = [colour("soft"), colour("line")];
   const bars = uPlot.paths.bars?.({ size: [0.8, 40] });
   const axis: uPlot.Axis = { stroke: soft, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: `12px ${style.fontFamily}` };
@@ -66,6 +72,5 @@ function options(box: HTMLElement, stacks: readonly Stack[], format: (value: num
     axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map(format) }],
     series: [{}, ...stacks.map(({ colour: name }) => ({ fill: colour(name), stroke: colour(name), width: 0, points: { show: false }, ...(bars === undefined ? {} : { paths: bars }) })).reverse()],
   };
-  probe.remove();
   return made;
 }
