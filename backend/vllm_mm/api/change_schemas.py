@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from vllm_mm.api.schemas import FootprintOut, Out
 from vllm_mm.domain.changes import Effect
+from vllm_mm.domain.fits import Fits
 
 
 class FieldChangeOut(Out):
@@ -26,6 +27,20 @@ class ModelChangeOut(Out):
     """Empty for a model that is new or removed."""
 
 
+class FitOut(Out):
+    """Whether a device has room for the model, or for one of its ranks."""
+
+    device: str
+    fits: Fits
+    """`now`; `room`: when `victims` make room; `held`: large enough, but whoever has it would not go now; `never`; `out`: out of use."""
+    free: int
+    capacity: int
+    victims: list[str]
+    """Models that would have to go, in the order of eviction."""
+    reason: str
+    """Why not; empty where it fits."""
+
+
 class DryRunOut(Out):
     """What a change would do. Nothing was changed."""
 
@@ -33,6 +48,8 @@ class DryRunOut(Out):
     change: ModelChangeOut
     footprint: FootprintOut | None
     """The memory that the model would take; null for one that is removed."""
+    fits: list[FitOut]
+    """Of each device that it may use; empty for a model that is removed."""
     notes: list[str]
     """What could not be checked, and why."""
 

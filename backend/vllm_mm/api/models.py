@@ -40,8 +40,10 @@ from vllm_mm.api.schemas import (
 )
 from vllm_mm.api.settling import settled
 from vllm_mm.control.declarations import Declared, declared_id
+from vllm_mm.control.rules import policy
 from vllm_mm.domain.changes import version
 from vllm_mm.domain.errors import BadRequest, Conflict, UnknownRoute
+from vllm_mm.domain.fits import fits
 from vllm_mm.domain.keys import Key, Right, Scope
 from vllm_mm.domain.lifecycle import State
 from vllm_mm.domain.specs import ModelSpec
@@ -263,7 +265,7 @@ async def delete_model(
     found = await the.declarations.remove(id, cause(key), match=_version(if_match), dry_run=dry_run)
     spec = found.spec
     if dry_run:
-        return DryRunOut(change=present.change(found.change), footprint=None, notes=[])
+        return DryRunOut(change=present.change(found.change), footprint=None, fits=[], notes=[])
     if not present.has_run(the.manager, spec.id):
         return DeletedOut(id=spec.id, instance=None)
     if wait:
@@ -274,8 +276,13 @@ async def delete_model(
 def _declared(the: Services, key: Key, response: Response, found: Declared, *, dry_run: bool) -> ModelOut | DryRunOut:
     if dry_run:
         response.status_code = 200
-        footprint = present.footprint(the.manager.footprint(found.spec))
-        return DryRunOut(change=present.change(found.change), footprint=footprint, notes=list(found.notes))
+        spec, size, view = found.spec, the.manager.footprint(found.spec), the.manager.view(())
+        dwell = policy(the.settings).rules.min_dwell
+        here = fits(view.ledger, spec.id, spec.devices, size.per_device, view.residents, the.clock.now(), dwell)
+        return DryRunOut(
+            change=present.change(found.change), footprint=present.footprint(size), fits=list(map(present.fit, here)),
+            notes=list(found.notes),
+        )  # fmt: skip
     response.headers["ETag"] = _tag(found.spec)
     return _shown(the, key, found.spec.id)
 

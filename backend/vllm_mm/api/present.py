@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from vllm_mm.api.change_schemas import FieldChangeOut, ModelChangeOut
+from vllm_mm.api.change_schemas import FieldChangeOut, FitOut, ModelChangeOut
 from vllm_mm.api.plan_schemas import PlanOut, StoppedOut, VictimOut
 from vllm_mm.api.schemas import (
     AccuracyOut,
@@ -32,6 +32,7 @@ from vllm_mm.control.plan import Plan
 from vllm_mm.domain.changes import ModelChange
 from vllm_mm.domain.device_leases import DeviceLease
 from vllm_mm.domain.estimates import Accuracy
+from vllm_mm.domain.fits import Fit
 from vllm_mm.domain.footprint import Footprint
 from vllm_mm.domain.lifecycle import TRANSITIONAL, State
 from vllm_mm.domain.reasons import split
@@ -138,6 +139,13 @@ def change(found: ModelChange) -> ModelChangeOut:
 def _hidden(key: str, value: object) -> object:
     section, _, name = key.partition(".")
     return HIDDEN if section in {"env", "args"} and value and _SECRET.search(name.replace("-", "_")) else value
+
+
+def fit(found: Fit) -> FitOut:
+    return FitOut(
+        device=found.device, fits=found.fits, free=found.free, capacity=found.capacity, victims=list(found.victims),
+        reason=found.reason,
+    )  # fmt: skip
 
 
 def footprint(found: Footprint) -> FootprintOut:

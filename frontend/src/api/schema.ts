@@ -1586,6 +1586,11 @@ export interface components {
             /** @description The memory that the model would take; null for one that is removed. */
             footprint: components["schemas"]["FootprintOut"] | null;
             /**
+             * Fits
+             * @description Of each device that it may use; empty for a model that is removed.
+             */
+            fits: components["schemas"]["FitOut"][];
+            /**
              * Notes
              * @description What could not be checked, and why.
              */
@@ -1683,6 +1688,36 @@ export interface components {
             /** After */
             after: unknown;
         };
+        /**
+         * FitOut
+         * @description Whether a device has room for the model, or for one of its ranks.
+         */
+        FitOut: {
+            /** Device */
+            device: string;
+            /** @description `now`; `room`: when `victims` make room; `held`: large enough, but whoever has it would not go now; `never`; `out`: out of use. */
+            fits: components["schemas"]["Fits"];
+            /** Free */
+            free: number;
+            /** Capacity */
+            capacity: number;
+            /**
+             * Victims
+             * @description Models that would have to go, in the order of eviction.
+             */
+            victims: string[];
+            /**
+             * Reason
+             * @description Why not; empty where it fits.
+             */
+            reason: string;
+        };
+        /**
+         * Fits
+         * @description Whether one rank of it fits on a device.
+         * @enum {string}
+         */
+        Fits: "now" | "room" | "held" | "never" | "out";
         /**
          * FootprintOut
          * @description Sizes in bytes on each device.

@@ -15,6 +15,7 @@ export type Footprint = Schemas["FootprintOut"];
 export type History = Schemas["HistoryOut"];
 export type Start = Schemas["StartOut"];
 export type DryRun = Schemas["DryRunOut"];
+export type Fit = Schemas["FitOut"];
 export type ModelChange = Schemas["ModelChangeOut"];
 export type RequestRow = Schemas["RequestOut"];
 export type Running = Schemas["RunningOut"];

@@ -1,8 +1,8 @@
 import { useEffect, useState } from "react";
 import { useLocation } from "wouter";
-import { useOverview, useSession } from "../api/overview";
+import { useSession } from "../api/overview";
 import { modelPath } from "../api/paths";
-import type { Device, DryRun } from "../api/types";
+import type { DryRun, Fit } from "../api/types";
 import { parsed } from "../format/declaration";
 import { repositoryOf } from "../format/pulls";
 import { bytes } from "../format/quantities";
@@ -23,7 +23,6 @@ export default function AddPage() {
   useTitle("Add a model");
   const session = useSession();
   const [, navigate] = useLocation();
-  const { data } = useOverview();
   const [source, setSource] = useSetting("model");
   const [name, setName] = useSetting("id");
   const [engine, setEngine] = useSetting("engine");
@@ -140,8 +139,8 @@ export default function AddPage() {
                   <Memory footprint={outcome.footprint} devices={1} />
                   <h3>Where it fits</h3>
                   <ul className="rows">
-                    {(data?.devices ?? []).map((device) => (
-                      <Fit key={device.id} device={device} needs={outcome.footprint?.per_device ?? 0} />
+                    {outcome.fits.map((fit) => (
+                      <FitView key={fit.device} fit={fit} />
                     ))}
                   </ul>
                 </>
@@ -165,20 +164,24 @@ export function nameFor(source: string): string {
   return (source.trim().replace(/\/+$/, "").split("/").at(-1) ?? "").toLowerCase();
 }
 
-function Fit({ device, needs }: { device: Device; needs: number }) {
-  const usable = device.capacity - device.headroom - device.foreign;
-  const [tone, text] =
-    device.problem ? ["bad", "out of use"]
-    : needs <= device.free ? ["good", "fits now"]
-    : needs <= usable ? ["busy", "fits when others make room"]
-    : ["bad", "does not fit"];
+const FITS: Record<Fit["fits"], readonly [tone: string, text: string]> = {
+  now: ["good", "fits now"],
+  room: ["busy", "fits when others make room"],
+  held: ["busy", "has no room now"],
+  never: ["bad", "does not fit"],
+  out: ["bad", "out of use"],
+};
+
+function FitView({ fit }: { fit: Fit }) {
+  const [tone, text] = FITS[fit.fits];
   return (
     <li>
       <span className="grow">
-        <b>{device.id}</b>
+        <b>{fit.device}</b>
         <span className="under">
-          {bytes(device.free)} free of {bytes(device.capacity)}
+          {bytes(fit.free)} free of {bytes(fit.capacity)}
         </span>
+        {(fit.victims.length > 0 || (fit.fits === "held" && fit.reason !== "")) && <span className="under">{fit.victims.length > 0 ? `${fit.victims.join(", ")} would go` : fit.reason}</span>}
       </span>
       <span className={tone}>{text}</span>
     </li>

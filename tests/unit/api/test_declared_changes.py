@@ -33,6 +33,7 @@ async def test_a_dry_run_shows_difference_effect_and_memory(it: Admin) -> None:
     assert made.status_code == 200, made.text
     assert (made.json()["change"]["effect"], made.json()["dry_run"]) == ("new", True)
     assert made.json()["footprint"]["per_device"] == 2 * 1024**3
+    assert [(f["fits"], f["victims"]) for f in made.json()["fits"]] == [("now", [])]
     assert not await Models(it.database).all()
     await it.client.post("/api/models", json=NEW)
     await it.world.ready("n")
@@ -44,6 +45,13 @@ async def test_a_dry_run_shows_difference_effect_and_memory(it: Admin) -> None:
     assert (put["change"]["text"], put["change"]["fields"]) == (
         "no restart", [{"key": "priority", "before": 0, "after": 3}],
     )  # fmt: skip
+    big = {**NEW, "id": "big", "memory": "23GiB"}
+    (fit,) = (await it.client.post("/api/models?dry_run=1", json=big)).json()["fits"]
+    assert (fit["device"], fit["fits"], fit["victims"]) == ("gpu0", "room", ["n"])
+    it.world.manager.pin("n", pinned=True)
+    (fit,) = (await it.client.post("/api/models?dry_run=1", json=big)).json()["fits"]
+    assert (fit["fits"], fit["victims"]) == ("held", [])
+    assert fit["reason"]
     same = (await it.client.put("/api/models/n?dry_run=1", json=NEW)).json()
     assert (same["change"]["text"], same["change"]["fields"]) == ("no restart", [])
     gone = (await it.client.delete("/api/models/n?dry_run=1")).json()
