@@ -15,6 +15,11 @@ def control(name: str, what: str, file: str, old: str, new: str, *tests: str) ->
 
 MUTANTS: tuple[Mutant, ...] = (
     control(
+        "empty-file", "a configuration file that is empty for a moment takes all models away", "control/configuration.py",
+        "if now.empty and before.file is not None", "if now.empty and before.file is None",
+        f"{CONFIG}::test_a_file_that_is_gone_or_empty_takes_nothing_away",
+    ),
+    control(
         "reloads-at-once", "two reloads run into one another", "control/configuration.py",
         "        async with self._in_force.changing:\n            try:\n", "        if True:\n            try:\n",
         f"{CONFIG}::test_two_reloads_at_once_come_one_after_the_other",

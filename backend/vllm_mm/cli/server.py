@@ -87,6 +87,11 @@ class Server:
         import httpx  # noqa: PLC0415  # takes a third of a second: only for commands that talk
 
         if self._http is None:
+            if self.token is not None and not self.token.isascii():
+                fail(
+                    "the key has characters that no key has, such as a chat program's quotes: copy it once more",
+                    Exit.REFUSED,
+                )
             headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
             # Certificates are only loaded where they are needed; that takes time too.
             secure = self.url.startswith("https:")

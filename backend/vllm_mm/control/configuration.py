@@ -140,6 +140,7 @@ class Configuration:
 
     async def _checked(self) -> tuple[Loaded, Catalog, tuple[str, ...]]:
         loaded = await asyncio.to_thread(self._read_again)
+        _refuse_lost(self._loaded, loaded)
         stored = {m.id: m.declaration for m in await self._store.all()}
         models, warnings = await asyncio.to_thread(_models, loaded, stored)
         before = {s.id: s for s in self._in_force.declared}
@@ -176,6 +177,16 @@ class Configuration:
         data = {**by_effect, "at_restart": list(later), "warnings": list(warnings)}
         self._journal.emit("config.reloaded", cause=cause, data=data)
         return data
+
+
+def _refuse_lost(before: Loaded, now: Loaded) -> None:
+    """A file that is gone, or empty, is an accident: an editor, a copy or a full disk leaves one for a moment. What it said stays in
+    force. Raises ConfigError."""
+    advice = "What it said stays in force. To have no models, write `models: {}`"
+    if before.file is not None and now.file is None:
+        raise ConfigError(f"{before.file}: the file is not there any more. {advice} into it.")
+    if now.empty and before.file is not None and not before.empty:
+        raise ConfigError(f"{now.file}: the file is empty. {advice}.")
 
 
 def _models(loaded: Loaded, stored: Mapping[str, Mapping[str, Any]]) -> tuple[Catalog, tuple[str, ...]]:

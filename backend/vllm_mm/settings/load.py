@@ -58,6 +58,8 @@ class Loaded:
     """The one that was read."""
     candidates: tuple[Path, ...] = ()
     """Where one would have been read, the first one before the others."""
+    empty: bool = False
+    """The file says nothing at all, as one does that was cut off or is about to be written."""
 
     def place(self, path: KeyPath) -> Origin:
         """Where the value at `path` stands, or the nearest that there is above it."""
@@ -90,9 +92,11 @@ def load_with_places(
     path = find_config(config, environ, cwd)
     # From the weakest to the strongest; pydantic-settings merges them in the same order (`Settings.from_layers`).
     layers = [from_defaults(environ)]
+    empty = False
     try:
         if path is not None:
-            layers.append(from_file(path, cwd, environ))
+            layers.append(said := from_file(path, cwd, environ))
+            empty = not said.value
     except SettingsError as e:
         problems.extend(e.problems)
     layers += [from_environment(environ, problems), from_flags(overrides or {}, problems)]
@@ -101,7 +105,7 @@ def load_with_places(
     if problems or settings is None:
         raise SettingsError(problems)
     found = _with_absolute_paths(settings, root, path, environ, cwd)
-    return Loaded(found, root, path, _candidates(config, environ, cwd))
+    return Loaded(found, root, path, _candidates(config, environ, cwd), empty)
 
 
 def parse_model(model_id: str, raw: Mapping[str, Any], settings: Settings) -> ModelConfig:

@@ -129,6 +129,40 @@ async def test_a_wrong_file_changes_nothing_and_says_why(it: Files) -> None:
     assert (await it.api.client.get("/api/status")).json()["alerts"] == []
 
 
+@pytest.mark.parametrize("text", [None, "", "# later\n"])
+async def test_a_file_that_is_gone_or_empty_takes_nothing_away(it: Files, text: str | None) -> None:
+    """Who means it says so."""
+    if text is None:
+        it.file.unlink()
+    else:
+        it.write(text)
+    for dry_run in ("", "?dry_run=1"):
+        answer = await it.api.client.post(f"/api/config/reload{dry_run}")
+        assert answer.status_code == 422
+        assert "write `models: {}`" in answer.json()["error"]["message"]
+    assert it.models() == ["a", "b", "c"]
+    assert it.configuration.problem() is not None
+    it.write("models: {}\n")
+    assert (await it.api.client.post("/api/config/reload")).status_code == 200
+    assert it.models() == []
+    it.write("")
+    assert (await it.api.client.post("/api/config/reload")).status_code == 422
+
+
+async def test_an_empty_file_does_not_end_the_watch(tmp_path: Path) -> None:
+    """What was there before is read again when it is back."""
+    file = tmp_path / "vllm-mm.yaml"
+    file.write_text("config: {watch: true}\n" + MODELS)
+    async with admin(tmp_path) as api:
+        it = Files(api, file)
+        await it.configuration.reload("test")
+        for text in ("", "config: {watch: true}\n" + MODELS.replace("  c: ", "  d: ")):
+            it.write(text)
+            for _ in range(3):
+                await it.configuration.look()
+        assert it.models() == ["a", "b", "d"]
+
+
 async def test_two_reloads_at_once_come_one_after_the_other(it: Files) -> None:
     """Each reads the file when it is its turn, so that the last one applies what stands there then."""
     it.write(OTHER)

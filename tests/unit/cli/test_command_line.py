@@ -517,3 +517,10 @@ def test_long_ids_keep_both_ends() -> None:
     long = output.shortened("organisation/" + "x" * 200 + "-awq-int4")
     assert (len(long), long[:13], long[-9:]) == (output.ID_WIDTH, "organisation/", "-awq-int4")
     assert "…" in long
+
+
+def test_a_key_with_a_chat_programs_quotes_is_no_key(cli: Cli) -> None:
+    """It cannot stand in a header at all; nothing is asked."""
+    result = cli.now("--token", "‘mm-abc’", "ps")
+    assert result.exit_code == 4
+    assert "copy it once more" in result.output
