@@ -1,7 +1,7 @@
 /** What people do on the pages, against a real server. */
 
 import { beforeAll, expect, it } from "vitest";
-import { accessibility, api, KEY, KEYED, live, useBrowser, visit } from "./rig";
+import { accessibility, api, inBothThemes, KEY, KEYED, live, stream, useBrowser, visit } from "./rig";
 
 useBrowser();
 
@@ -23,6 +23,59 @@ it("stops a model after asking, starts it again, and tells of it as it happens",
     await page.getByRole("button", { name: "Pin org/small" }).click();
     await page.getByRole("button", { name: "Pin org/small", pressed: true }).click();
     await page.getByRole("button", { name: "Pin org/small", pressed: false }).waitFor();
+  }));
+
+it("drains, says which requests finish first, and takes that back while it goes on", () =>
+  visit("models", async ({ page }) => {
+    await live(page);
+    await api("api/models/second/start?wait=60", { method: "POST" });
+    const going = stream("second");
+    await going.answer;
+    await page.getByRole("row").filter({ hasText: "second" }).getByText("1", { exact: true }).first().waitFor();
+    await page.getByRole("button", { name: "More acts on second" }).click();
+    expect(await inBothThemes(page)).toEqual([]);
+    await page.getByRole("menuitem", { name: "Drain" }).click();
+    const sure = page.getByRole("dialog", { name: "Drain second?" });
+    await sure.getByText(/^1 request finishes first/).waitFor();
+    expect(await inBothThemes(page)).toEqual([]);
+    await sure.getByRole("button", { name: "Drain" }).click();
+    await page.getByRole("button", { name: "Keep second" }).click();
+    await page.getByRole("button", { name: "Sleep second" }).waitFor();
+
+    // The request goes on; it is listed, and is ended by hand.
+    await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "Requests" }).click();
+    const row = page.getByRole("region", { name: "Running requests" }).getByRole("row").filter({ hasText: "second" });
+    await row.getByRole("rowheader").getByRole("button").click();
+    const details = page.getByRole("dialog");
+    await details.getByText(going.id).waitFor();
+    await details.getByRole("list", { name: "What the time went into" }).getByText("tokens").waitFor();
+    expect(await inBothThemes(page)).toEqual([]);
+    await details.getByRole("button", { name: "Cancel it" }).click();
+    await page.getByRole("dialog").getByText(/of the answer/).waitFor();
+    await page.getByRole("dialog").getByRole("button", { name: "End it" }).click();
+    await row.waitFor({ state: "detached" });
+    await page.getByRole("searchbox").fill(going.id);
+    await page.getByRole("region", { name: "Requests that are over" }).getByText("cut").first().waitFor();
+    going.end();
+  }));
+
+it("puts to sleep, wakes and restarts, and calls a load off", () =>
+  visit("models/second", async ({ page }) => {
+    await live(page);
+    await page.getByRole("button", { name: "Sleep second" }).click();
+    await page.getByRole("dialog", { name: "Put second to sleep?" }).getByRole("button", { name: "Put to sleep" }).click();
+    await page.getByRole("button", { name: "Wake second" }).click();
+    await page.getByRole("button", { name: "Sleep second" }).waitFor();
+    const { instance } = await api<{ instance: { generation: number } }>("api/models/second");
+    await page.getByRole("button", { name: "More acts on second" }).click();
+    await page.getByRole("menuitem", { name: "Restart" }).click();
+    await page.getByRole("dialog", { name: "Restart second?" }).getByRole("button", { name: "Restart" }).click();
+    await page.getByText(`number ${instance.generation + 1}`).waitFor();
+    await page.goto(page.url().replace("second", "slow"));
+    await page.getByRole("button", { name: "Start slow" }).click();
+    await page.getByRole("button", { name: "Call off slow" }).click();
+    await page.getByRole("dialog", { name: "Call off the load of slow?" }).getByRole("button", { name: "Call off" }).click();
+    await page.getByRole("button", { name: "Start slow" }).waitFor();
   }));
 
 it("is reached from the server's own address, and goes by keys, palette and menu", () =>
@@ -99,6 +152,19 @@ it("makes vectors, and splits text into tokens", () =>
     await page.getByRole("tab", { name: "Tokens" }).click();
     await page.getByRole("button", { name: "Send" }).click();
     await page.getByText(/^\d+ tokens/).waitFor();
+    await page.getByRole("tab", { name: "Rerank" }).click();
+    await page.getByRole("combobox", { name: "Model" }).selectOption("vectors");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.locator(".scores li").nth(1).waitFor();
+    expect(await inBothThemes(page)).toEqual([]);
+  }));
+
+it("gives the usage as a table of a spreadsheet", () =>
+  visit("usage?range=24h", async ({ page }) => {
+    const coming = page.waitForEvent("download");
+    await page.getByRole("link", { name: /CSV/ }).or(page.getByRole("button", { name: /CSV/ })).first().click();
+    const file = await coming;
+    expect(file.suggestedFilename()).toMatch(/\.csv$/);
   }));
 
 it("shows a request that is over, with what was captured", () =>
@@ -110,7 +176,10 @@ it("shows a request that is over, with what was captured", () =>
     await dialog.getByText("from-the-browser").waitFor();
     await dialog.getByRole("button", { name: "What was captured" }).click();
     await dialog.getByText(/a word that is captured/).first().waitFor();
-    expect(await accessibility(page)).toEqual([]);
+    expect(await inBothThemes(page)).toEqual([]);
+    await dialog.getByRole("button", { name: "Send it again" }).click();
+    await dialog.getByRole("heading", { name: "The new answer" }).waitFor();
+    await dialog.getByText(/chat\.completion/).last().waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
     await page.getByRole("dialog").waitFor({ state: "detached" });
   }));
@@ -143,6 +212,13 @@ it("makes a key, shows its secret once, limits it, and revokes it", () =>
     await secret.getByRole("button", { name: "Close" }).click();
     expect(await page.content()).not.toContain(text);
     await page.getByText("60 requests/min").waitFor();
+    await page.getByRole("button", { name: "Rotate browser" }).click();
+    expect(await inBothThemes(page)).toEqual([]);
+    await page.getByRole("dialog").getByRole("button", { name: /Rotate/ }).click();
+    const next = page.getByRole("dialog", { name: "The secret of browser" });
+    expect(await next.locator("code").textContent()).not.toBe(text);
+    await next.getByRole("checkbox", { name: "I have it" }).check();
+    await next.getByRole("button", { name: "Close" }).click();
     await page.getByRole("button", { name: "Revoke browser" }).click();
     const sure = page.getByRole("dialog", { name: "Revoke browser?" });
     expect(await sure.getByRole("button", { name: "Revoke" }).isDisabled()).toBe(true);

@@ -1,13 +1,12 @@
 import { useEffect, useState } from "react";
 import { useLocation } from "wouter";
 import { useSession } from "../api/overview";
-import { modelPath } from "../api/paths";
 import type { DryRun, Fit } from "../api/types";
 import { parsed } from "../format/declaration";
 import { repositoryOf } from "../format/pulls";
 import { bytes } from "../format/quantities";
 import { modelPage, useSetting } from "../frame/address";
-import { useTitle } from "../frame/shared";
+import { useShared, useTitle } from "../frame/shared";
 import { Download } from "../parts/download";
 import { Failed } from "../parts/failed";
 import { Memory } from "../parts/model/about";
@@ -22,6 +21,7 @@ const TASKS = ["", "generate", "embed", "score", "classify", "transcribe"] as co
 export default function AddPage() {
   useTitle("Add a model");
   const session = useSession();
+  const { onAct } = useShared();
   const [, navigate] = useLocation();
   const [source, setSource] = useSetting("model");
   const [name, setName] = useSetting("id");
@@ -63,8 +63,8 @@ export default function AddPage() {
     setBusy(true);
     try {
       await session.post("api/models", JSON.parse(body));
-      if (start) await session.post(modelPath(id, "start"));
       navigate(modelPage(id));
+      if (start) onAct(id, "start"); // which asks first, where others would feel it
     } catch (failure) {
       setError(failure as Error);
       setBusy(false);

@@ -2,7 +2,7 @@
 
 import { createSortedRowModel, rowSortingFeature, tableFeatures, useTable, type ColumnDef, type SortingState } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useMemo, useRef, type ReactNode } from "react";
+import { memo, useMemo, useRef, type ReactNode } from "react";
 import { useSetting } from "../frame/address";
 
 export interface Column<T> {
@@ -120,17 +120,7 @@ export function DataTable<T extends object>(props: DataTableProps<T>) {
             if (row === undefined) return null;
             return (
               <tr key={row.id} ref={virtual.measureElement} data-index={item.index} aria-rowindex={item.index + 2}>
-                {columns.map((column) =>
-                  column.head ? (
-                    <th key={column.id} scope="row">
-                      {column.cell(row.original)}
-                    </th>
-                  ) : (
-                    <td key={column.id} data-label={column.title.startsWith("(") ? undefined : column.title} className={column.number ? "number" : undefined}>
-                      {column.cell(row.original)}
-                    </td>
-                  ),
-                )}
+                <Cells row={row.original} columns={columns} />
               </tr>
             );
           })}
@@ -140,3 +130,18 @@ export function DataTable<T extends object>(props: DataTableProps<T>) {
     </div>
   );
 }
+
+/** Of one row; drawn anew when the row or the columns are others, and not because the table is scrolled. */
+const Cells = memo(function Cells<T>({ row, columns }: { row: T; columns: readonly Column<T>[] }) {
+  return columns.map((column) =>
+    column.head ? (
+      <th key={column.id} scope="row">
+        {column.cell(row)}
+      </th>
+    ) : (
+      <td key={column.id} data-label={column.title.startsWith("(") ? undefined : column.title} className={column.number ? "number" : undefined}>
+        {column.cell(row)}
+      </td>
+    ),
+  );
+}) as <T>(props: { row: T; columns: readonly Column<T>[] }) => ReactNode;

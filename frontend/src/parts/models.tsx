@@ -1,4 +1,5 @@
 import * as Menu from "@radix-ui/react-dropdown-menu";
+import { memo } from "react";
 import { Link } from "wouter";
 import { canStop, label, LABELS, mainAct, moreActs, type Act } from "../format/acts";
 import { about, bytes, duration } from "../format/quantities";
@@ -51,7 +52,7 @@ export function Models(props: { models: readonly Model[]; removed: readonly Inst
         </thead>
         <tbody>
           {rows.map((row) => (
-            <ModelRow key={row.id} row={row} sent={props.sent} onAct={props.onAct} />
+            <ModelRow key={row.id} {...row} sent={props.sent} onAct={props.onAct} />
           ))}
         </tbody>
       </table>
@@ -59,8 +60,8 @@ export function Models(props: { models: readonly Model[]; removed: readonly Inst
   );
 }
 
-function ModelRow({ row, sent, onAct }: { row: Row } & Acting) {
-  const { id, model, instance } = row;
+/** Drawn anew when the server tells something new of it, and not whenever anything happens. */
+const ModelRow = memo(function ModelRow({ id, model, instance, sent, onAct }: Row & Acting) {
   const why = reasonOf(instance);
   return (
     <>
@@ -105,7 +106,7 @@ function ModelRow({ row, sent, onAct }: { row: Row } & Acting) {
       )}
     </>
   );
-}
+});
 
 /** Why it is down, or what it waits for; empty where the state says enough. */
 export function reasonOf(instance: Instance | null): string {
@@ -198,22 +199,22 @@ function More({ model, onAct }: { model: Model; onAct: Acting["onAct"] }) {
 export function Acts({ model, sent, onAct }: { model: Model } & Acting) {
   const main = mainAct(model.instance);
   const pin: Act = model.pinned ? "unpin" : "pin";
-  const button = (act: Act, enabled: boolean) => (
+  const button = (act: Act, enabled: boolean, name = label(act, model.instance)) => (
     <button
       type="button"
-      key={act}
+      key={name}
       disabled={!enabled || sent.has(`${model.id} ${act}`)}
-      aria-label={`${label(act, model.instance)} ${model.id}`}
+      aria-label={`${name} ${model.id}`}
       title={act === "undrain" ? "Take the drain back" : undefined}
       onClick={() => onAct(model.id, act)}
     >
-      {label(act, model.instance)}
+      {name}
     </button>
   );
   return (
     <span className="buttons" role="group" aria-label={`Acts on ${model.id}`}>
       {main === null ? button("start", false) : button(main, true)}
-      {button("stop", canStop(model.instance))}
+      {button("stop", canStop(model.instance), LABELS.stop)}
       <button
         type="button"
         className="pin"

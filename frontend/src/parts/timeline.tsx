@@ -1,3 +1,5 @@
+import { memo } from "react";
+import type { MMEvent } from "../api/types";
 import { tell } from "../format/events";
 import type { Feed } from "../live/feed";
 import { clockTime } from "./clock";
@@ -16,29 +18,9 @@ export function Timeline({ feed }: { feed: Feed }) {
         </p>
       ) : (
         <ol tabIndex={0} aria-label="Events, the newest first">
-          {feed.events.map((event) => {
-            const { what, more, tone } = tell(event);
-            return (
-              <li key={`${event.seq} ${event.kind}`} className={tone}>
-                {event.at > 0 ? (
-                  <time dateTime={new Date(event.at * 1000).toISOString()} title={new Date(event.at * 1000).toLocaleString()}>
-                    {clockTime(event.at * 1000)}
-                  </time>
-                ) : (
-                  <span />
-                )}
-                <span className="what">
-                  {tone === "bad" && <span className="unseen">Trouble: </span>}
-                  {what}
-                  {more !== "" && (
-                    <span className="under" title={more}>
-                      <Prose text={more} />
-                    </span>
-                  )}
-                </span>
-              </li>
-            );
-          })}
+          {feed.events.map((event) => (
+            <Item key={`${event.seq} ${event.kind}`} event={event} />
+          ))}
         </ol>
       )}
     </Section>
@@ -56,3 +38,28 @@ function Skeleton() {
     </div>
   );
 }
+
+/** Drawn once: an event does not change. */
+const Item = memo(function Item({ event }: { event: MMEvent }) {
+  const { what, more, tone } = tell(event);
+  return (
+    <li className={tone}>
+      {event.at > 0 ? (
+        <time dateTime={new Date(event.at * 1000).toISOString()} title={new Date(event.at * 1000).toLocaleString()}>
+          {clockTime(event.at * 1000)}
+        </time>
+      ) : (
+        <span />
+      )}
+      <span className="what">
+        {tone === "bad" && <span className="unseen">Trouble: </span>}
+        {what}
+        {more !== "" && (
+          <span className="under" title={more}>
+            <Prose text={more} />
+          </span>
+        )}
+      </span>
+    </li>
+  );
+});
