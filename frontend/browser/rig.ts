@@ -103,8 +103,11 @@ export function stream(model: string, url = OPEN): { id: string; answer: Promise
   const answer = fetch(`${url}/v1/chat/completions`, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-Request-Id": id },
-    body: JSON.stringify({ model, stream: true, max_tokens: 4000, messages: [{ role: "user", content: "Go on for long" }] }),
+    body: JSON.stringify({ model, stream: true, max_tokens: 4000, ignore_eos: true, messages: [{ role: "user", content: "Go on for long" }] }),
     signal: gone.signal,
+  }).then(async (told) => {
+    if (!told.ok) throw new Error(`${model}: ${told.status} ${await told.text()}`);
+    return told;
   });
   answer.catch(() => undefined); // whoever wants to know waits for it
   return { id, answer, end: () => gone.abort() };

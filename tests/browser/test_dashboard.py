@@ -1,4 +1,6 @@
-"""The dashboard in Debian's Chromium, against real servers with simulated engines. What is done there is in frontend/browser."""
+"""The dashboard in Debian's Chromium, against real servers with simulated engines. What is done there is in frontend/browser.
+
+`MM_SPECS="acts stranger"` tries only those files."""
 
 import asyncio
 import contextlib
@@ -90,7 +92,7 @@ async def test_every_page_and_act_in_a_browser() -> None:
             "NO_COLOR": "1",
         }
         specs = await asyncio.create_subprocess_exec(
-            str(NODE), "node_modules/vitest/vitest.mjs", "run", "--config", "browser/browser.config.ts",
+            str(NODE), "node_modules/vitest/vitest.mjs", "run", "--config", "browser/browser.config.ts", *os.environ.get("MM_SPECS", "").split(),
             cwd=FRONTEND, env={**os.environ, **told}, stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip

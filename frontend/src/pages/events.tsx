@@ -80,16 +80,12 @@ export default function EventsPage() {
       return [...older, ...latest];
     },
   });
+  // Those of before are looked through once, not whenever something happens.
+  const before = useMemo(() => matching([...(past ?? [])].reverse(), search), [past, search]);
   const rows = useMemo(() => {
     const last = past?.at(-1)?.seq ?? 0;
-    const fresh = feed.events.filter((event) => event.seq > last && (model === "" || event.model === model));
-    const words = search.toLowerCase().split(/\s+/);
-    return [...fresh, ...[...(past ?? [])].reverse()].filter((event) => {
-      const { what, more } = tell(event);
-      const all = `${event.kind} ${event.model ?? ""} ${what} ${more}`.toLowerCase();
-      return words.every((word) => all.includes(word));
-    });
-  }, [past, feed.events, model, search]);
+    return [...matching(feed.events.filter((event) => event.seq > last && (model === "" || event.model === model)), search), ...before];
+  }, [past, before, feed.events, model, search]);
   return (
     <>
       <div className="page-head">
@@ -122,4 +118,14 @@ export default function EventsPage() {
       </section>
     </>
   );
+}
+
+function matching(events: readonly MMEvent[], search: string): readonly MMEvent[] {
+  const words = search.toLowerCase().split(/\s+/).filter((word) => word !== "");
+  if (words.length === 0) return events;
+  return events.filter((event) => {
+    const { what, more } = tell(event);
+    const all = `${event.kind} ${event.model ?? ""} ${what} ${more}`.toLowerCase();
+    return words.every((word) => all.includes(word));
+  });
 }

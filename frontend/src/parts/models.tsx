@@ -175,11 +175,11 @@ export function MemoryCell({ model, instance }: { model: Model | null; instance:
 }
 
 /** What is done more rarely. */
-function More({ model, onAct }: { model: Model; onAct: Acting["onAct"] }) {
-  const acts = moreActs(model.instance);
+const More = memo(function More({ id, acts: text, onAct }: { id: string; acts: string; onAct: Acting["onAct"] }) {
+  const acts = text === "" ? [] : (text.split(" ") as Act[]);
   return (
     <Menu.Root modal={false}>
-      <Menu.Trigger className="more" aria-label={`More acts on ${model.id}`} disabled={acts.length === 0}>
+      <Menu.Trigger className="more" aria-label={`More acts on ${id}`} disabled={acts.length === 0}>
         <svg viewBox="0 0 16 16" aria-hidden="true">
           <path d="M3.5 8h.01M8 8h.01M12.5 8h.01" />
         </svg>
@@ -187,14 +187,14 @@ function More({ model, onAct }: { model: Model; onAct: Acting["onAct"] }) {
       {/* Not in a portal: what is outside of the landmarks is not found by those who go by them. */}
       <Menu.Content className="menu" align="end" sideOffset={6} collisionPadding={8}>
         {acts.map((act) => (
-          <Menu.Item key={act} onSelect={() => onAct(model.id, act)}>
+          <Menu.Item key={act} onSelect={() => onAct(id, act)}>
             {LABELS[act]}
           </Menu.Item>
         ))}
       </Menu.Content>
     </Menu.Root>
   );
-}
+});
 
 export function Acts({ model, sent, onAct }: { model: Model } & Acting) {
   const main = mainAct(model.instance);
@@ -226,7 +226,7 @@ export function Acts({ model, sent, onAct }: { model: Model } & Acting) {
       >
         {model.pinned ? "Pinned" : "Pin"}
       </button>
-      <More model={model} onAct={onAct} />
+      <More id={model.id} acts={moreActs(model.instance).join(" ")} onAct={onAct} />
     </span>
   );
 }
