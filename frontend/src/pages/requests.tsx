@@ -7,7 +7,7 @@ import type { Outcome, RequestRow, Requests } from "../api/types";
 import { duration } from "../format/quantities";
 import { stages } from "../format/stages";
 import { modelPage, useSetting } from "../frame/address";
-import { useShared, useTitle } from "../frame/shared";
+import { useTitle } from "../frame/shared";
 import { DataTable, type Column } from "../parts/data-table";
 import { Failed } from "../parts/failed";
 import { Moment } from "../parts/moment";
@@ -16,6 +16,7 @@ import { UnderWay } from "../parts/under-way";
 import { StageBar } from "../parts/waterfall";
 
 const PAGE = 200;
+const LOOK = 1000; // ms; oftener, a busy server's rows would take the page's time
 const OUTCOMES: readonly Outcome[] = [
   "ok", "upstream_error", "bad_request", "refused", "queue_full", "wait_expired", "start_failed", "torn_down", "client_gone", "upstream_died", "cut", "timeout", "shutdown", "internal",
 ];
@@ -25,7 +26,6 @@ export default function RequestsPage() {
   useTitle("Requests");
   const session = useSession();
   const { wanted } = useAccess();
-  const { feed } = useShared();
   const { data: overview } = useOverview();
   const [model, setModel] = useSetting("model");
   const [outcome, setOutcome] = useSetting("outcome");
@@ -40,18 +40,13 @@ export default function RequestsPage() {
     getNextPageParam: (page) => page.next,
   });
   const { refetch, isFetching } = pages;
-  const running = (overview?.status.in_flight ?? 0) + (overview?.queue.length ?? 0);
-  const latest = feed.events[0]?.seq;
   // The ledger grows when a request ends. While somebody reads further back it stays as it is.
   const far = (pages.data?.pages.length ?? 0) > 1;
   useEffect(() => {
     if (far) return;
-    const timer = setInterval(() => void refetch(), 2000);
+    const timer = setInterval(() => void refetch(), LOOK);
     return () => clearInterval(timer);
   }, [far, refetch]);
-  useEffect(() => {
-    if (!far) void refetch();
-  }, [latest, running, far, refetch]);
 
   const columns = useMemo<readonly Column<RequestRow>[]>(
     () => [

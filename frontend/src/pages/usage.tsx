@@ -125,7 +125,7 @@ function tableColumns(by: By): readonly Column<UsageRow>[] {
     },
   });
   return [
-    { id: "name", title: by === "model" ? "Model" : "Key", head: true, sort: (row) => nameOf(row, by), cell: (row) => nameOf(row, by) },
+    { id: "name", title: by === "model" ? "Model" : "Key", head: true, width: "24%", sort: (row) => nameOf(row, by), cell: (row) => nameOf(row, by) },
     number("requests", "Requests", (row) => row.requests),
     number("failed", "Not good", (row) => row.requests - (row.outcomes["ok"] ?? 0)),
     number("prompt", "Prompt tokens", (row) => row.prompt_tokens),
