@@ -145,6 +145,27 @@ it("chats with two models side by side, says how fast they are, and stops", () =
     await page.getByRole("button", { name: "Clear" }).click();
   }));
 
+it("offers tools, and shows what the model calls", () =>
+  visit("playground?m=second&max_tokens=20", async ({ page }) => {
+    await page.getByText("Parameters", { exact: true }).click();
+    const tools = page.getByRole("textbox", { name: /^Tools/ });
+    await tools.fill("[");
+    await page.getByText(/The tools are not JSON/).waitFor();
+    await tools.fill('[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]');
+    await page.getByRole("combobox", { name: "Whether it calls one" }).selectOption("weather");
+    const message = page.getByRole("textbox", { name: "Message", exact: true });
+    await message.fill("How is it in Oslo?");
+    await message.press("Enter");
+    const answer = page.getByRole("article", { name: "second answers" });
+    await answer.getByText(/--tool-call-parser/).waitFor(); // the engine's own words: it got them, and was started without a parser
+    const calls = [{ index: 0, function: { name: "weather", arguments: '{"city": "Oslo"}' } }];
+    await page.route("**/v1/chat/completions", (route) => route.fulfill({ contentType: "text/event-stream", body: `data: ${JSON.stringify({ choices: [{ delta: { tool_calls: calls } }] })}\n\n` }));
+    await message.fill("And now?");
+    await message.press("Enter");
+    await answer.getByText("weather", { exact: true }).waitFor();
+    await answer.getByText('"city": "Oslo"').waitFor();
+  }, { expected: /400/ }));
+
 it("makes vectors, and splits text into tokens", () =>
   visit("playground?mode=embeddings", async ({ page }) => {
     await page.getByRole("button", { name: "Send" }).click();

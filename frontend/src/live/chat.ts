@@ -18,14 +18,27 @@ export interface Timing {
   span: number;
 }
 
+/** A function that the model wants called. */
+export interface Call {
+  name: string;
+  /** JSON, as far as it has come. */
+  arguments: string;
+}
+
 export interface Piece {
   text: string;
   thought: string;
+  calls: readonly Call[];
   timing: Timing;
 }
 
+interface CallPart {
+  index: number;
+  function?: { name?: string | null; arguments?: string | null };
+}
+
 interface Chunk {
-  choices?: { delta?: { content?: string | null; reasoning?: string | null; reasoning_content?: string | null } }[];
+  choices?: { delta?: { content?: string | null; reasoning?: string | null; reasoning_content?: string | null; tool_calls?: readonly CallPart[] | null } }[];
   usage?: { prompt_tokens?: number; completion_tokens?: number } | null;
   error?: { message?: string } | null;
 }
@@ -35,7 +48,7 @@ export async function chat(session: Session, body: Record<string, unknown>, stop
   const began = now();
   let first: number | null = null;
   let last = began;
-  let piece: Piece = { text: "", thought: "", timing: { ttft: null, tokens: 0, prompt: null, span: 0 } };
+  let piece: Piece = { text: "", thought: "", calls: [], timing: { ttft: null, tokens: 0, prompt: null, span: 0 } };
   const answer = await session.fetch("v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -52,8 +65,9 @@ export async function chat(session: Session, body: Record<string, unknown>, stop
       const delta = chunk.choices?.[0]?.delta;
       const text = delta?.content ?? "";
       const thought = delta?.reasoning ?? delta?.reasoning_content ?? "";
+      const parts = delta?.tool_calls ?? [];
       let { tokens, prompt } = piece.timing;
-      if (text !== "" || thought !== "") {
+      if (text !== "" || thought !== "" || parts.length > 0) {
         last = now();
         first ??= last;
         tokens += 1;
@@ -65,12 +79,19 @@ export async function chat(session: Session, body: Record<string, unknown>, stop
       piece = {
         text: piece.text + text,
         thought: piece.thought + thought,
+        calls: parts.reduce(withPart, piece.calls),
         timing: { ttft: first === null ? null : (first - began) / 1000, tokens, prompt, span: first === null ? 0 : (last - first) / 1000 },
       };
     }
     show(piece);
   }
   return piece;
+}
+
+function withPart(calls: readonly Call[], { index, function: part }: CallPart): readonly Call[] {
+  const before = calls[index] ?? { name: "", arguments: "" };
+  const after = { name: before.name + (part?.name ?? ""), arguments: before.arguments + (part?.arguments ?? "") };
+  return index < calls.length ? calls.map((call, n) => (n === index ? after : call)) : [...calls, after];
 }
 
 /** Tokens a second after the first one; null where there were too few. */

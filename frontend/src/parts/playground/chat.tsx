@@ -28,6 +28,9 @@ export function Chat({ models }: { models: readonly string[] }) {
   const [tokens, setTokens] = useSetting("max_tokens", "512");
   const [top, setTop] = useSetting("top_p");
   const [seed, setSeed] = useSetting("seed");
+  const [tools, setTools] = useSetting("tools");
+  const [choice, setChoice] = useSetting("tool_choice");
+  const offered = offers(tools, choice);
   const [text, setText] = useState("");
   const [turns, setTurns] = useState<readonly Turn[]>([]);
   const running = useRef(new Map<string, AbortController>());
@@ -47,11 +50,12 @@ export function Chat({ models }: { models: readonly string[] }) {
     ...number("max_tokens", tokens),
     ...number("top_p", top),
     ...number("seed", seed),
+    ...("body" in offered ? offered.body : {}),
   });
 
   const send = () => {
     const asked = text.trim();
-    if (asked === "" || busy) return;
+    if (asked === "" || busy || "problem" in offered) return;
     const place = turns.length;
     const change = (model: string, made: (before: Answer) => Answer) =>
       setTurns((all) =>
@@ -60,7 +64,7 @@ export function Chat({ models }: { models: readonly string[] }) {
           return n !== place || before === undefined ? turn : { ...turn, answers: { ...turn.answers, [model]: made(before) } };
         }),
       );
-    const begun: Answer = { text: "", thought: "", timing: NONE, state: "runs", why: "" };
+    const begun: Answer = { text: "", thought: "", calls: [], timing: NONE, state: "runs", why: "" };
     setTurns([...turns, { asked, answers: Object.fromEntries(models.map((model) => [model, begun])) }]);
     setText("");
     for (const model of models) {
@@ -122,11 +126,12 @@ export function Chat({ models }: { models: readonly string[] }) {
               Clear
             </button>
           )}
-          <button type="submit" className="primary" disabled={busy || text.trim() === ""}>
+          <button type="submit" className="primary" disabled={busy || text.trim() === "" || "problem" in offered}>
             Send
           </button>
         </div>
       </form>
+      {"problem" in offered && <Failed error={offered.problem} />}
       <details className="parameters">
         <summary>Parameters</summary>
         <div className="grid-4">
@@ -139,6 +144,25 @@ export function Chat({ models }: { models: readonly string[] }) {
           System message
           <textarea rows={2} value={system} onChange={(event) => setSystem(event.target.value)} />
         </label>
+        <label>
+          Tools (a JSON list of functions that the model may call)
+          <textarea className="code" rows={3} spellCheck={false} value={tools} placeholder='[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]' onChange={(event) => setTools(event.target.value)} />
+        </label>
+        {tools.trim() !== "" && (
+          <label>
+            Whether it calls one
+            <select value={choice} onChange={(event) => setChoice(event.target.value)}>
+              <option value="">as it decides</option>
+              <option value="required">always</option>
+              <option value="none">never</option>
+              {[...new Set([...named(offered), ...(["", "required", "none"].includes(choice) ? [] : [choice])])].map((name) => (
+                <option key={name} value={name}>
+                  always {name}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
       </details>
       {models[0] !== undefined && <Code path="v1/chat/completions" body={{ ...bodyFor(models[0], text.trim() === "" ? "Hello" : text.trim()), stream: true }} />}
     </>
@@ -154,6 +178,34 @@ export function conversation(system: string, turns: readonly Turn[], model: stri
     told.push({ role: "user", content: turn.asked }, { role: "assistant", content: answer.text });
   }
   return [...told, { role: "user", content: asked }];
+}
+
+/** The part of a request that offers tools, from what was typed. */
+export function offers(tools: string, choice: string): { body: Record<string, unknown> } | { problem: string } {
+  if (tools.trim() === "") return { body: {} };
+  try {
+    const list: unknown = JSON.parse(tools);
+    if (!Array.isArray(list) || list.length === 0) return { problem: 'Tools are a JSON list such as [{"type": "function", "function": {"name": "weather"}}].' };
+    const chosen = ["required", "none"].includes(choice) ? choice : { type: "function", function: { name: choice } };
+    return { body: { tools: list, ...(choice === "" ? {} : { tool_choice: chosen }) } };
+  } catch (error) {
+    return { problem: `The tools are not JSON: ${(error as Error).message}` };
+  }
+}
+
+/** The names of the functions that are offered. */
+function named(offered: ReturnType<typeof offers>): string[] {
+  const list = "body" in offered ? (offered.body["tools"] as { function?: { name?: unknown } | null }[] | undefined) : undefined;
+  return (list ?? []).map((tool) => tool?.function?.name).filter((name) => typeof name === "string");
+}
+
+/** JSON for people, as soon as it is whole. */
+function indented(json: string): string {
+  try {
+    return JSON.stringify(JSON.parse(json), null, 1);
+  } catch {
+    return json;
+  }
 }
 
 function number(name: string, text: string): Record<string, number> {
@@ -173,7 +225,15 @@ function AnswerView({ model, answer }: { model: string; answer: Answer }) {
         </details>
       )}
       <p className="said">{answer.text}</p>
-      {state === "runs" && answer.text === "" && <Waiting model={model} />}
+      {answer.calls.map((call, n) => (
+        <div key={n} className="note">
+          It calls <b>{call.name}</b> with
+          <p className="said">
+            <code>{indented(call.arguments)}</code>
+          </p>
+        </div>
+      ))}
+      {state === "runs" && answer.text === "" && answer.calls.length === 0 && <Waiting model={model} />}
       {state === "failed" && <Failed error={answer.why} />}
       <p className="note timing">
         {[
