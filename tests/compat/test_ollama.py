@@ -49,7 +49,7 @@ async def test_a_chat_is_refused_with_what_to_do(api: Admin) -> None:
     """Nobody has to guess that only the lists are Ollama's."""
     answer = await api.client.post("/api/chat", json={"model": "a", "messages": [{"role": "user", "content": "x"}]})
     assert answer.status_code == 422
-    assert "/v1/chat/completions" in answer.json()["error"]["message"]
+    assert "/v1/chat/completions" in answer.json()["error"]
     assert (await api.client.post("/api/generate", json={})).status_code == 422
 
 
@@ -70,3 +70,19 @@ async def test_who_may(api: Admin) -> None:
         assert (await client.post("/api/generate", json={"model": "a"})).status_code == 403
     async with api.as_(None) as client:
         assert (await client.get("/api/version")).status_code == 401
+
+
+@pytest.mark.parametrize("prefix", ["", "/ollama"])
+async def test_errors_are_a_text_as_ollamas_own(api: Admin, prefix: str) -> None:
+    """Its clients print what is under `error`; beside its routes the form is ours."""
+    asked = [
+        await api.client.post(f"{prefix}/api/show", json={"model": "nobody"}),
+        await api.client.post(f"{prefix}/api/generate", json={"model": 5}),
+        await api.client.post(f"{prefix}/api/chat", content=b"{"),
+    ]
+    async with api.as_("mm-nobody") as stranger:
+        asked.append(await stranger.get(f"{prefix}/api/tags"))
+    assert [a.status_code for a in asked] == [404, 422, 422, 401]
+    for answer in asked:
+        assert isinstance(answer.json()["error"], str), answer.text
+    assert isinstance((await api.client.get("/api/models/nobody")).json()["error"], dict)

@@ -79,6 +79,9 @@ async def test_ps_can_go_on_and_logs_can_be_searched(run: Cli, monkeypatch: pyte
         run.api.world.processes["demo"].log(line)
     assert (await run("logs", "demo", "--search", "ONE")).output == "INFO one\n"
     assert (await run("logs", "demo", "--level", "error")).output == "ERROR two\n"
+    objects = [json.loads(line) for line in (await run("logs", "demo", "--json", "-n", "2")).output.splitlines()]
+    assert [o["line"] for o in objects] == ["INFO one", "ERROR two"]
+    assert len({o["id"] for o in objects}) == 2
     wrong = await run("logs", "demo", "--level", "loud")
     assert (wrong.exit_code, "use one of" in wrong.stderr) == (1, True)
 
@@ -528,7 +531,7 @@ async def test_changes_are_shown_before_they_are_made(run: Cli) -> None:
     """Each key, the effect and the memory; a reload and a profile likewise; settings with where they were said."""
     await run("add", "n", "--engine", "sim", "--set", "sim.weights=1GiB")
     dry = (await run("edit", "n", "--set", "sim.weights=2GiB", "--set", "priority=3", "--dry-run")).output.splitlines()
-    assert dry[0] == "n: no restart: it does not run, and its next start is the new one"
+    assert dry[0] == "n: it does not run: its next start is the new one"
     assert {"  sim.weights: 1GiB -> 2GiB", "  priority: 0 -> 3"} <= set(dry)
     assert any("footprint" in line for line in dry)
     assert dry[-1] == "Nothing was changed: this was a dry run."

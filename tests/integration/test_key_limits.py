@@ -108,6 +108,7 @@ async def test_a_crowd_never_passes_a_limit(workers: int) -> None:
         await free(case, few, "was one of many")
         await rows_of(case, few, CROWD)
         assert 1 <= at_once(case, few) <= 5
+        assert set(ledger(case, few, "model, asked")) == {("m", "m")}  # those that were refused, too
         assert (await ask(case, few)).status_code == 200
 
         minute = await made(case, requests_per_minute=20)

@@ -89,7 +89,12 @@ async def test_what_cannot_be_had_is_said_before_anything_starts(it: Rig) -> Non
         ("org/huge", {}, 507, "needs 1,152,921,504,606,846,97"),
         ("offline", {}, 409, "HF_HUB_OFFLINE is set"),
         ("folder", {}, 409, "is a folder or a file of this machine"),
-        ("no id/at/all", {}, 409, "is no id of a model on the hub"),
+        (
+            "no id/at/all",
+            {},
+            409,
+            "is no id of a model on the hub, and no folder or file of this machine. An id is OWNER/NAME",
+        ),
     ):
         answer = await it.pull(model, **more)
         assert answer.status_code == status, answer.text

@@ -276,6 +276,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/integration/test_workers.py::test_names_of_a_profile_are_known_to_all_workers_and_to_sessions",),
     ),
     Mutant(
+        "limited-for-no-model", "a request over a limit is in the books without its model", "backend/vllm_mm/gateway/forward.py",
+        "                    self._meant(relay)\n", "                    pass\n",
+        ("tests/integration/test_key_limits.py::test_a_crowd_never_passes_a_limit",),
+    ),
+    Mutant(
         "revoked-key-waits-on", "a request that waits is served although its key was revoked", "backend/vllm_mm/gateway/forward.py",
         "            elif relay.exchange is None or self.rules.revoke_running:\n", "            elif relay.exchange is not None and self.rules.revoke_running:\n",
         ("tests/integration/test_data_plane_cuts.py::test_what_a_revoked_key_asked_for_ends",),

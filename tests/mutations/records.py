@@ -84,6 +84,12 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{SPOOL}::test_what_waits_is_in_the_file_and_the_file_goes_with_it",),
     ),
     Mutant(
+        "logged-at-every-try", "a database that stays away fills the log",
+        "backend/vllm_mm/store/behind.py",
+        "        if self._told_at is None or now - self._told_at >= _TOLD_AGAIN:\n", "        if True:\n",
+        ("tests/unit/store/test_behind.py::test_a_database_that_stays_away_is_logged_once_a_minute",),
+    ),
+    Mutant(
         "left-in-the-file", "the next controller does not go on with what the last one kept",
         "backend/vllm_mm/store/behind.py",
         "            self._take_up()\n", "",

@@ -122,12 +122,28 @@ def test_what_is_left_out_is_told_with_its_place() -> None:
         ({"cmd": "s ${PORT}", "description": "x"}, "models.m.description was left out"),
         ({"cmd": "s ${PORT}", "filters": {"x": 1}}, "models.m.filters.x is not known"),
         ({"cmd": "s ${PORT}", "x": 1}, "models.m.x is not known"),
+        ({"cmd": "llama-server --port ${PORT} --embedding"}, "models.m got `task: embed` for its --embedding"),
         (None, "models.m.cmd is empty"),
     ],
 )
 def test_what_is_doubtful_in_a_model_is_told(model: Any, told: str) -> None:
     """With what to do about it."""
     assert told in "\n".join(convert({"models": {"m": model}}).notes)
+
+
+def test_a_server_of_embeddings_is_asked_for_one() -> None:
+    """It could never prove itself by a token."""
+    models = {name: {"cmd": f"llama-server --port ${{PORT}} {name}"} for name in ("--embedding", "--embeddings", "-x")}
+    made = convert({"models": models}).config["models"]
+    assert [made[name].get("task") for name in models] == ["embed", "embed", None]
+
+
+def test_the_older_spelling_of_what_is_left_out_of_requests() -> None:
+    """It is the same rule."""
+    model = {"cmd": "s ${PORT}", "filters": {"strip_params": "temperature, top_p"}}
+    assert convert({"models": {"m": model}}).config["models"]["m"]["request_overrides"] == {
+        "temperature": None, "top_p": None,
+    }  # fmt: skip
 
 
 def test_macros_within_macros_come_to_an_end() -> None:

@@ -1,5 +1,6 @@
 """The admin API as one FastAPI application. The data plane does not pass through it (docs/adr/004-data-plane.md)."""
 
+import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
@@ -106,8 +107,10 @@ def create_app(services: Services) -> FastAPI:
     return app
 
 
-def _answer(problem: Problem) -> Response:
-    answer = Response(error_body(problem, Form.OPENAI, ""), problem.status, media_type="application/json")
+def _answer(request: Request, problem: Problem) -> Response:
+    theirs = ollama.says_errors(request.url.path)
+    body = json.dumps({"error": problem.message}).encode() if theirs else error_body(problem, Form.OPENAI, "")
+    answer = Response(body, problem.status, media_type="application/json")
     for name, value in problem.headers.items():
         answer.headers[name.decode()] = value.decode()
     if problem.retry_after is not None:
@@ -115,8 +118,8 @@ def _answer(problem: Problem) -> Response:
     return answer
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    return _answer(explain_admin(error))
+async def _refused(request: Request, error: Exception) -> Response:
+    return _answer(request, explain_admin(error))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -128,12 +131,15 @@ async def _invalid(request: Request, error: Exception) -> Response:
         why = _no_json(first) if first["type"] == "json_invalid" else f"the body is wrong: {first['msg']}"
         kind = sent_as(request.scope)
         advice = "" if kind is None else f" It was sent as {kind}: send JSON, with Content-Type: application/json."
-        return _answer(Problem(422, f"The request is wrong: {why}.{advice} /docs says what is expected.", _INVALID))
+        return _answer(
+            request, Problem(422, f"The request is wrong: {why}.{advice} /docs says what is expected.", _INVALID)
+        )
     place = ".".join(str(part) for part in first["loc"][1:])
     known = _known_keys(request)
     told = "; ".join(f"{'.'.join(str(p) for p in e['loc'][1:]) or e['loc'][0]}: {_why(e, known)}" for e in errors)
     return _answer(
-        Problem(422, f"The request is wrong: {told}. /docs says what is expected.", _INVALID, param=place or None)
+        request,
+        Problem(422, f"The request is wrong: {told}. /docs says what is expected.", _INVALID, param=place or None),
     )
 
 
@@ -170,14 +176,15 @@ async def _http(request: Request, error: Exception) -> Response:
     else:
         told = None
     code = "not_found" if error.status_code == 404 else "error"
-    answer = _answer(Problem(error.status_code, str(error.detail), code) if told is None else explain_admin(told))
+    problem = Problem(error.status_code, str(error.detail), code) if told is None else explain_admin(told)
+    answer = _answer(request, problem)
     answer.headers.update(error.headers or {})
     return answer
 
 
-async def _failed(_request: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     """Tells nothing of the error itself, which the server logs."""
-    return _answer(explain_admin(error))
+    return _answer(request, explain_admin(error))
 
 
 class Slashes:

@@ -140,9 +140,11 @@ def require_act(key: Key, *acts: Right) -> Key:
     """`key`, if it has these rights. Raises Forbidden."""
     for act in acts:
         if not key.may(act):
+            others = [right.value for right in Right if right is not act and not key.may(right)]
+            denied = " ".join(f"--deny {name}" for name in others or ["none"])
             raise Forbidden(
-                f"The key `{key.name}` may not do this: it lacks the right `{act.value}`. An administrator can give it that "
-                "(`vllm-mm keys edit NAME --deny ...` names those that it does not have)."
+                f"The key `{key.name}` may not do this: it lacks the right `{act.value}`. An administrator can give it that: "
+                f"`vllm-mm keys edit {key.id} {denied}` names all that it lacks from then on."
             )
     return key
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pydantic import Field
 
-from vllm_mm.api.dependencies import Reader, The, operation_id
+from vllm_mm.api.dependencies import Reader, Services, The, operation_id
 from vllm_mm.api.schemas import REFUSALS, Out
 from vllm_mm.api.tables import csv_lines
-from vllm_mm.domain.errors import BadRequest
+from vllm_mm.domain.errors import BadRequest, NotFound
 from vllm_mm.domain.usage import Outcome
 from vllm_mm.store.usage import HOUR
 from vllm_mm.store.usage_hours import GroupBy, UsageFilter, UsageSum
@@ -108,6 +108,8 @@ async def get_usage(
     wanted = key if key is None or key in names else next((i for i, name in names.items() if name == key), key)
     await the.written()
     found = await the.usage.report(groups, UsageFilter(wanted, model, first, last))
+    if not any(line.requests or line.energy_j for line in found):
+        _must_be_known(the, key if wanted not in names else None, model)
     rows = [_row(line, names) for line in found]
     if format is UsageFormat.CSV:
         return Response(
@@ -115,6 +117,17 @@ async def get_usage(
             headers={"Content-Disposition": 'attachment; filename="usage.csv"', "Cache-Control": "no-store"},
         )  # fmt: skip
     return UsageOut(since=_moment(first), until=_moment(last), group_by=groups, rows=rows, total=_total(rows))
+
+
+def _must_be_known(the: Services, key: str | None, model: str | None) -> None:
+    """Nothing was used: that is said of what there is, and not of a name that is written wrongly. `key`: one that nobody issued."""
+    if key is not None:
+        raise NotFound(f"There is no key {key[:100]!r}, by id or name, and none was used in that time.")
+    if model is None or the.manager.catalog.get(model) is not None:
+        return
+    spec = the.manager.catalog.names().get(model)
+    hint = "" if spec is None else f" It is a name of {spec.id}: ask for that."
+    raise NotFound(f"There is no model with the id {model[:100]!r}, and none was used in that time.{hint}")
 
 
 def _groups(text: str) -> list[GroupBy]:

@@ -13,6 +13,7 @@ import typer
 
 from vllm_mm.cli.exits import Exit, fail
 from vllm_mm.cli.options import Model
+from vllm_mm.cli.output import print_json
 from vllm_mm.cli.server import Server, the_server
 
 _ROUTES: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
@@ -41,19 +42,31 @@ def run(
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Length of an answer at most.")] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", min=0, help="0 is the most certain.")] = None,
     wait: Annotated[int, typer.Option("--wait", min=0, max=600, help="Seconds to wait for the model to load.")] = 600,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the whole answer as JSON, as the API gives it; not in a chat.")
+    ] = False,
 ) -> None:
     """Ask a model, or chat with it. It is loaded if need be. Ctrl-C stops the answer."""
     server = the_server(context)
     _must_chat(server, model)
     talk = Talk(server, model, system, {"max_tokens": max_tokens, "temperature": temperature}, wait)
+    if json and prompt is None and sys.stdin.isatty():
+        fail("--json is for one question: name it, or pipe it in", Exit.USAGE)
+    answer = talk.print_whole if json else talk.answer
     if prompt is not None:
         # `cat file | vllm-mm run m "Summarize"`: the text belongs to the question.
         piped = "" if sys.stdin.isatty() else sys.stdin.read()
-        talk.answer(f"{prompt}\n\n{piped}" if piped.strip() else prompt)
+        answer(f"{prompt}\n\n{piped}" if piped.strip() else _something(prompt))
     elif sys.stdin.isatty():
         chat(talk, model)
     else:
-        talk.answer(sys.stdin.read())
+        answer(_something(sys.stdin.read()))
+
+
+def _something(question: str) -> str:
+    if not question.strip():
+        fail("there is nothing to ask: the prompt and stdin are empty", Exit.USAGE)
+    return question
 
 
 def _must_chat(server: Server, model: str) -> None:
@@ -149,12 +162,23 @@ class Talk:
         if not self.ask(text):
             raise typer.Exit(Exit.INTERRUPTED)
 
+    def print_whole(self, text: str) -> None:
+        """One question, whose answer is not streamed: the JSON of it."""
+        body = {**self._body, "stream": False, "messages": self._messages(text)}
+        headers = {"X-VLLM-MM-Wait": str(self._wait)}
+        with self._server.stream("POST", "/v1/chat/completions", json=body, silence=SILENCE, headers=headers) as answer:
+            print_json(json.loads(answer.read()))
+
+    def _messages(self, text: str) -> list[dict[str, str]]:
+        """All that is sent with that question."""
+        before = [{"role": "system", "content": self._system}] if self._system else []
+        return [*before, *self._said, {"role": "user", "content": text}]
+
     def ask(self, text: str) -> bool:
         """Print the answer as it comes. False when Ctrl-C stopped it: what came of it counts as said. A question whose answer
         failed was not asked. Leaves with a message (typer.Exit) when it fails."""
         question = {"role": "user", "content": text}
-        before = [{"role": "system", "content": self._system}] if self._system else []
-        body = {**self._body, "messages": [*before, *self._said, question]}
+        body = {**self._body, "messages": self._messages(text)}
         said: list[str] = []
         stopped = False
         try:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from vllm_mm.cli.exits import Exit, fail
+from vllm_mm.cli.held import held
 from vllm_mm.cli.options import Config, DataDir, Json
 from vllm_mm.cli.output import print_json
 from vllm_mm.cli.settings import read_settings
@@ -158,7 +159,13 @@ def create_key(
             await database.close()
         return {"id": key.id, "name": key.name, "scopes": sorted(key.scopes), "secret": secret}
 
-    return run(make())
+    made = run(make())
+    if held(settings.paths.data_dir):
+        typer.echo(
+            "vllm-mm: a server runs on this data directory. It knows the key once it is started again; until then it answers 401 to it.",
+            err=True,
+        )
+    return made
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

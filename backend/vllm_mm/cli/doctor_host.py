@@ -1,7 +1,6 @@
 """What `doctor` looks at on the machine itself: the GPU's driver, environments with vLLM in them, what an earlier server left."""
 
 import asyncio
-import fcntl
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from vllm_mm.cli.checks import Finding, Status
+from vllm_mm.cli.held import held
 from vllm_mm.cli.output import count
 from vllm_mm.clock import RealClock
 from vllm_mm.domain.flags import Checked
@@ -137,7 +137,7 @@ def orphans(settings: Settings) -> Finding:
         marks = procfs.read_marks(pid)
         if pid != os.getpid() and marks is not None and marks.owner == owner and marks.launch:
             mine.append(pid)
-    if _held(settings.paths.data_dir / "lock"):
+    if held(settings.paths.data_dir):
         return Finding(
             "orphans", Status.OK, f"none: the engines that run ({count(len(mine), 'pid')}) are the running server's"
         )
@@ -168,18 +168,3 @@ async def _owner(settings: Settings) -> str | None:
         return None
     finally:
         await database.close()
-
-
-def _held(lock: Path) -> bool:
-    """Whether a server runs on this data directory."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

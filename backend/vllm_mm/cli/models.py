@@ -1,7 +1,7 @@
 """`ps ls show load unload restart sleep wake pin unpin drain undrain reset logs`: models and their engines."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -300,12 +300,32 @@ def logs(
         str | None, typer.Option("--level", help="Only debug, info, warning, error or critical, and above.")
     ] = None,
     since: Annotated[str | None, typer.Option("--since", help="Only lines of the last while, such as 10m.")] = None,
+    json: Json = False,
 ) -> None:
     """Print the log of a model's engine: the one that runs, or the last."""
     params = {"tail": tail, "follow": follow, "search": search, "level": level, "since": since}
-    with the_server(context).stream("GET", model_path(model, "logs"), params=params, accept="text/plain") as answer:
-        for line in answer.iter_lines():
+    accept = "text/event-stream" if json else "text/plain"
+    with the_server(context).stream("GET", model_path(model, "logs"), params=params, accept=accept) as answer:
+        for line in _objects(answer.iter_lines()) if json else answer.iter_lines():
             typer.echo(line)
+
+
+def _objects(lines: Iterable[str]) -> Iterator[str]:
+    """Of events, an object a line: `{"line": ..., "id": ...}`, or `{"dropped": ...}` where this reader was too slow."""
+    import json  # noqa: PLC0415  # `json` is an option's name in this module
+
+    number: str | None = None
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name == "id":
+            number = value
+        elif name == "data":
+            told: Any = json.loads(value)
+            dropped = None if isinstance(told, str) else told["count"]
+            shown: dict[str, Any] = {"line": told, "id": number} if dropped is None else {"dropped": dropped}
+            yield json.dumps(shown, ensure_ascii=False)
+        elif not line:
+            number = None
 
 
 def state_of(instance: Mapping[str, Any]) -> str:

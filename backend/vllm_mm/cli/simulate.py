@@ -326,7 +326,7 @@ def _requests(trace: str, scenario: Scenario, kind: "Kind", seed: int, skew: flo
         shown = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
         raise TraceError(
             f"{trace} asks for {shown}, but the models are {', '.join(m.id for m in scenario.models)}; "
-            "take a --config that declares them (aliases count)"
+            "take a --config that declares them (aliases count), or a trace of your own models: --generate with that --config prints one"
         )
     return [replace(r, model=scenario.names[r.model]) for r in requests]
 

@@ -1,15 +1,18 @@
 """`usage`: requests, tokens, times and costs, by key, model, day or hour."""
 
+import math
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from vllm_mm.cli.exits import understood
+from vllm_mm.cli.exits import Exit, fail, understood
 from vllm_mm.cli.options import Json
 from vllm_mm.cli.output import print_json, print_table, seconds
 from vllm_mm.cli.server import the_server
 from vllm_mm.vocabulary.quantities import parse_duration
+
+GROUPS: Final = ("key", "model", "day", "hour")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,9 +25,11 @@ def usage(
         str, typer.Option("--by", help="Any of key, model, day and hour, with commas between them.")
     ] = "key,model",
     since: Annotated[
-        str,
-        typer.Option("--since", help="So far back, such as 12h or 30d; whole hours. `all`: everything that is kept."),
-    ] = "30d",
+        str | None,
+        typer.Option(
+            "--since", help="So far back, such as 12h or 30d; whole hours. `all`: everything that is kept. Default 30d."
+        ),
+    ] = None,
     start: Annotated[
         str | None,
         typer.Option("--from", help="From this day or time (UTC) on, such as 2026-01-31 or 2026-01-31T14:00Z."),
@@ -36,6 +41,13 @@ def usage(
     json: Json = False,
 ) -> None:
     """Show who used what: requests, tokens, device-seconds, and costs where models have a price."""
+    if csv and json:
+        fail("--csv and --json are two forms of one answer: say one of them", Exit.USAGE)
+    if since is not None and start is not None:
+        fail("--since and --from both say where to begin: say one of them", Exit.USAGE)
+    if unknown := [word for word in (w.strip() for w in by.split(",")) if word and word not in GROUPS]:
+        fail(f"--by takes {', '.join(GROUPS)}, with commas between them, and not {unknown[0]!r}", Exit.USAGE)
+    since = since or "30d"
     if start is None and since != "all":
         start = f"{time.time() - understood('--since', since, parse_duration):.0f}"
     where: dict[str, Any] = {"group_by": by, "from": start, "to": end, "key": key, "model": model}
@@ -76,7 +88,7 @@ def _row(
     if first and names:
         names[0] = first
     failed = sum(count for outcome, count in row["outcomes"].items() if outcome != "ok")
-    cost = [] if not priced else [None if row["cost"] is None else f"{row['cost']:.2f}"]
+    cost = [] if not priced else [None if row["cost"] is None else price(row["cost"])]
     energy = [] if not metered else [None if row["energy_j"] is None else f"{row['energy_j'] / 3.6e6:.3f} kWh"]
     tokens = [f"{row[name]:,}" for name in ("prompt_tokens", "cached_tokens", "completion_tokens")]
     return [
@@ -89,3 +101,10 @@ def _row(
         *cost,
         *energy,
     ]
+
+
+def price(cost: float) -> str:
+    """Two digits after the point; below 0.01 as many as show the first two that are not 0."""
+    if not 0 < cost < 0.01:
+        return f"{cost:.2f}"
+    return f"{cost:.{min(12, 1 - math.floor(math.log10(cost)))}f}"

@@ -176,9 +176,7 @@ class Pulls:
         environment = {**self._environment, **spec.env}
         repo = repository_of(spec)
         if repo is None:
-            raise Conflict(
-                f"{spec.model or spec.id} is no id of a model on the hub: it is a folder or a file of this machine."
-            )
+            raise Conflict(_no_id(spec.model or spec.id))
         return repo, revision or argument(spec, "revision") or "main", hub(spec, environment), environment
 
     async def _run(self, pull: Pull, environment: Mapping[str, str]) -> None:
@@ -240,7 +238,7 @@ class Pulls:
     def _hear(self, pull: Pull, line: bytes) -> None:
         said: dict[str, Any] = json.loads(line) if line.startswith(b"{") else {}
         if "refused" in said:
-            raise _REFUSALS[said["refused"]](f"{said['message'][:1].upper()}{said['message'][1:]}")
+            raise _REFUSALS[said["refused"]](_sentence(said["message"]))
         if "plan" in said:
             plan = said["plan"]
             pull.sha, pull.files, pull.total = plan["sha"], plan["files"], plan["total"]
@@ -282,3 +280,18 @@ async def _end(process: asyncio.subprocess.Process) -> None:
                     await process.wait()
     finally:
         children.done(process.pid)
+
+
+def _no_id(name: str) -> str:
+    """Why nothing of that name can be downloaded."""
+    if Path(name).expanduser().exists():
+        return f"{name} is no id of a model on the hub: it is a folder or a file of this machine."
+    return (
+        f"{name!r} is no id of a model on the hub, and no folder or file of this machine. An id is OWNER/NAME, of letters, digits, "
+        "`-`, `_` and `.`, such as Qwen/Qwen3-0.6B."
+    )
+
+
+def _sentence(text: str) -> str:
+    """With a capital, unless it begins with an address."""
+    return text if "://" in text.partition(" ")[0] else f"{text[:1].upper()}{text[1:]}"

@@ -22,7 +22,8 @@ class Effect(StrEnum):
     REMOVED = "removed"
     """Nobody can ask for it any more; its engine finishes what runs and stops."""
     RESTARTED = "restarted"
-    """Its process depends on something that changed: it finishes what runs and stops, and is new when next wanted."""
+    """Its process depends on something that changed: it finishes what runs and stops, and is new when next wanted.
+    One that does not run is new at its next start."""
     UPDATED = "updated"
     """Something else changed (a pin, a priority): its engine does not notice."""
 
@@ -60,7 +61,7 @@ class ModelChange:
             case Effect.RESTARTED if self.running:
                 return f"restarts {self.model} after drain, when it is next wanted"
             case Effect.RESTARTED:
-                return "no restart: it does not run, and its next start is the new one"
+                return "it does not run: its next start is the new one"
             case _:
                 return "no restart"
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from vllm_mm.domain.body_edits import splice
 from vllm_mm.domain.errors import (
     Forbidden,
     MMError,
+    RateLimited,
     RequestCancelled,
     RequestCut,
     ShuttingDown,
@@ -202,7 +204,12 @@ class Gateway:
         if call.body.startswith(_BOM):  # JSON may not have it, and engines take it all the same
             call.body = call.body[len(_BOM) :]
         if key.limits is not None:
-            await come_in(relay, key, self.limits, call.body)
+            try:
+                await come_in(relay, key, self.limits, call.body)
+            except RateLimited:
+                if upload is None:
+                    self._meant(relay)
+                raise
         options, asks = False, ()
         if upload is None:
             name, relay.stream, options = sniff(call.body)
@@ -343,6 +350,13 @@ class Gateway:
             headers = self.traces.sent(relay, headers)
         relay.request = request = UpstreamRequest(call.route.method, target, headers, body, call.upload)
         return request
+
+    def _meant(self, relay: Relay) -> None:
+        """The model that it asked for, which nobody looks for any more: the books tell whose requests ran into limits."""
+        with suppress(MMError):
+            name, relay.stream, _ = sniff(relay.call.body)
+            relay.asked = name[:200]
+            relay.spec = self.leases.catalog.resolve(name)
 
     # The ends
 

@@ -34,6 +34,8 @@ _MODEL: Final = frozenset(
         "filters", "metadata", "concurrencyLimit", "sendLoadingState", "unlisted",
     }
 )  # fmt: skip
+_EMBEDS: Final = frozenset({"--embedding", "--embeddings"})
+"""Options of llama.cpp's server with which it makes embeddings, and generates nothing."""
 _OURS: Final = frozenset({"host", "port", "served-model-name", "uds"})
 """Arguments of `vllm serve` that are given to it here."""
 
@@ -149,10 +151,16 @@ class _Conversion:
         if PurePath(words[0]).name == "vllm" and words[1:2] == ["serve"]:
             return self._vllm(place, name, [_expanded(word, _HERE) for word in words])
         words = [_expanded(_escaped(word), _HERE) for word in words]
+        embeds = next((word for word in words if word in _EMBEDS), None)
+        if embeds is not None:
+            self._note(
+                place, f"got `task: embed` for its {embeds}: it is ready when it makes an embedding, not a token"
+            )
         if not any("{port}" in word for word in words):
             words = self._with_port(place, words, str(source.get("proxy") or ""))
         self._note(place, "needs `memory`: what it takes on each device, such as 10GiB; until then it is estimated")
-        return {"engine": "command", "command": words}
+        made: dict[str, Any] = {"engine": "command", "command": words}
+        return made if embeds is None else {**made, "task": "embed"}
 
     def _with_port(self, place: str, words: list[str], proxy: str) -> list[str]:
         """Where the address is written down, the port in the command is the one to be given."""
@@ -202,7 +210,8 @@ class _Conversion:
         self, place: str, name: str, filters: Mapping[str, Any], macros: Mapping[str, str], made: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Rules on requests; returns the aliases that have some of their own."""
-        strip = _expanded(str(filters.get("stripParams") or ""), macros)
+        # The second is the older spelling.
+        strip = _expanded(str(filters.get("stripParams") or filters.get("strip_params") or ""), macros)
         overrides: dict[str, Any] = {p.strip(): None for p in strip.split(",") if p.strip() and p.strip() != "model"}
         overrides |= _mapping(filters.get("setParams"))
         if overrides:

@@ -20,6 +20,8 @@ _ALERT_AFTER = 10.0
 """Seconds without progress after which `problem` says so..."""
 _TOLD_AFTER = 2.0
 """...and where the database has refused, for whatever reason."""
+_TOLD_AGAIN = 60.0
+"""Seconds after which the log says once more that it still refuses."""
 _PARTING = 0.5
 """Seconds at the end for a database that refuses."""
 
@@ -58,6 +60,8 @@ class WriteBehind(Generic[T]):
         self._busy_since: float | None = None
         """Since when there are rows of which none was written."""
         self._error = ""
+        self._told_at: float | None = None
+        """When the log last said that the database refuses; None when it takes rows."""
         self._wake = asyncio.Event()
         self._waiters: list[tuple[int, asyncio.Future[bool]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -174,7 +178,7 @@ class WriteBehind(Generic[T]):
                 except Exception as e:
                     if may_pass(e):
                         self._error = _brief(e)
-                        log.warning("%s: cannot write, trying again in %.1f s: %s", self._name, backoff, self._error)
+                        self._tell()
                         self._in_flight = 0
                         await self._keep()
                         await self._clock.sleep(backoff)
@@ -187,7 +191,9 @@ class WriteBehind(Generic[T]):
                         self._advance(1, dropped=True)
                         size = self._batch
                 else:
-                    self._error = ""
+                    if self._told_at is not None:
+                        log.info("%s: written again", self._name)
+                    self._error, self._told_at = "", None
                     backoff = 0.1
                     self._advance(len(rows), dropped=False)
                     await self._let_go()
@@ -196,6 +202,13 @@ class WriteBehind(Generic[T]):
                 if 0 < len(self._pending) < size and not self._error and not self._waiters:
                     # What came meanwhile gathers too: batches of a few rows behind one another cost more than the rows.
                     await self._clock.sleep(self._delay)
+
+    def _tell(self) -> None:
+        """At the first refusal, and once in a while as long as it lasts: the tries themselves are seconds apart."""
+        now = self._clock.now()
+        if self._told_at is None or now - self._told_at >= _TOLD_AGAIN:
+            self._told_at = now
+            log.warning("%s: cannot write; it is tried again until it can be: %s", self._name, self._error)
 
     def _take_up(self) -> None:
         if self._spool is None:

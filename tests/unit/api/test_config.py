@@ -78,7 +78,7 @@ async def test_a_reload_says_what_it_changed_and_touches_nothing_else(it: Files)
     assert found["file"] == str(it.file)
     assert {c["model"]: c["text"] for c in found["changes"]} == {
         "b": "restarts b after drain, when it is next wanted", "d": "new",
-        "c": "no restart: it does not run, and its next start is the new one",
+        "c": "it does not run: its next start is the new one",
     }  # fmt: skip
     by_key = {f["key"]: (f["before"], f["after"]) for c in found["changes"] for f in c["fields"]}
     assert by_key == {"sim.weights": ("1GiB", "2GiB"), "pinned": (False, True), "env.HF_TOKEN": (None, "********")}

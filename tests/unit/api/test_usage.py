@@ -73,8 +73,24 @@ async def test_of_one(api: Admin, used: str) -> None:
     """A key by its id or name, a model."""
     for key in (used, "=ci"):
         assert (await report(api, group_by="", key=key))["total"]["requests"] == 2
-    assert (await report(api, group_by="", key="nobody"))["total"]["requests"] == 0
     assert (await report(api, group_by="", model="a"))["total"]["requests"] == 2
+
+
+async def test_a_name_that_nothing_has_is_told(api: Admin, used: str) -> None:
+    """A typing error looks like nobody's use otherwise. What was used is told by names that are gone, too."""
+    unused, _ = await api.services.keys.create("frugal", [Scope.INFER])
+    for known in ({"key": unused.id}, {"key": "frugal"}, {"key": "key_gone"}, {"key": used, "model": "a"}):
+        assert (await report(api, group_by="", **known))["total"]["requests"] == (
+            1 if known["key"] in {"key_gone", used} else 0
+        )
+    for params, told in (
+        ({"key": "nobody"}, "no key 'nobody'"),
+        ({"model": "no-such"}, "id 'no-such'"),
+        ({"key": used, "model": "no-such"}, "'no-such'"),
+    ):
+        answer = await api.client.get("/api/usage", params=params)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), params
+        assert told in answer.json()["error"]["message"]
 
 
 async def test_as_a_table(api: Admin, used: str) -> None:

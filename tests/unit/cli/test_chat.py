@@ -1,13 +1,17 @@
 """`vllm-mm run` without a prompt: a chat at a terminal."""
 
 import builtins
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import typer
 
+from cli_rig import Cli
+from vllm_mm.cli import chat as module
 from vllm_mm.cli.chat import Talk, chat
 from vllm_mm.cli.exits import Exit
 
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 class Answer:
     def __init__(self, lines: list[str | BaseException]) -> None:
         self._lines = lines
+
+    def read(self) -> bytes:
+        return "".join(map(str, self._lines)).encode()
 
     def iter_lines(self) -> Iterator[str]:
         for line in self._lines:
@@ -39,11 +46,13 @@ class FakeServer:
     def __init__(self, *answers: list[str | BaseException]) -> None:
         self.answers = list(answers)
         self.sent: list[list[dict[str, str]]] = []
+        self.streamed: list[bool] = []
         self.closed = 0
 
     @contextmanager
     def stream(self, _method: str, _path: str, *, json: Mapping[str, Any], **_: Any) -> Iterator[Answer]:
         self.sent.append(json["messages"])
+        self.streamed.append(json["stream"])
         try:
             yield Answer(self.answers.pop(0))
         finally:
@@ -144,3 +153,23 @@ def test_one_question_that_is_stopped_is_130() -> None:
     with pytest.raises(typer.Exit) as ended:
         talk(FakeServer([piece("half"), KeyboardInterrupt()])).answer("a")
     assert ended.value.exit_code == Exit.INTERRUPTED
+
+
+@pytest.mark.parametrize("words", [[], ["  "]])
+def test_nothing_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    """`vllm-mm run demo </dev/null` is a mistake, and not an empty prompt."""
+    server = FakeServer([DONE])
+    monkeypatch.setattr(module, "the_server", lambda _context: server)
+    monkeypatch.setattr(module, "_must_chat", lambda _server, _model: None)
+    ended = Cli(tmp_path).now("run", "demo", *words, stdin="\n")
+    assert (ended.exit_code, server.sent) == (2, [])
+    assert "there is nothing to ask" in ended.stderr
+
+
+def test_the_whole_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the API gives it, not streamed."""
+    server = FakeServer(['{"choices": [{"message": {"content": "hi"}}], "usage": {"total_tokens": 3}}'])
+    talk(server, "Be brief.").print_whole("hello")
+    assert json.loads(capsys.readouterr().out)["usage"] == {"total_tokens": 3}
+    assert [m["content"] for m in server.sent[0]] == ["Be brief.", "hello"]
+    assert server.streamed == [False]

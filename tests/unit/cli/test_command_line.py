@@ -1,6 +1,7 @@
 """The command line without a server: help, usage, exit codes, configuration, doctor, database."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -353,6 +354,18 @@ def test_the_database_is_made_backed_up_and_has_local_keys(cli: Cli) -> None:
         assert cli.now(*local, *wrong).exit_code == 2
     assert cli.now("keys", "create", "x", "--local", "--scope", "root", *data).exit_code == 2
     assert cli.now("keys", "create", "x", "--local", "--expires", "soon", *data).exit_code == 2
+
+
+def test_a_key_made_beside_a_running_server_is_told_to_be_no_good_yet(cli: Cli) -> None:
+    """The server does not know it: only its next start does. Where none runs there is nothing to say."""
+    local = ("keys", "create", "x", "--local", "--data-dir", "state", "--json")
+    alone = cli.now(*local)
+    assert (alone.exit_code, "a server runs" in alone.stderr) == (0, False)
+    with (cli.cwd / "state" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        beside = cli.now(*local)
+    assert (beside.exit_code, "once it is started again" in beside.stderr) == (0, True)
+    assert json.loads(beside.stdout)["secret"].startswith("mm-")
 
 
 def findings(cli: Cli, *args: str, **env: str) -> tuple[int, dict[str, tuple[str, str, str]]]:

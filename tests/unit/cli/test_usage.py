@@ -1,8 +1,13 @@
 """How `vllm-mm usage` tells a row."""
 
+from pathlib import Path
 from typing import Any
 
-from vllm_mm.cli.usage import _row
+import pytest
+
+from cli_rig import Cli
+from vllm_mm.cli.usage import GROUPS, _row, price
+from vllm_mm.store.usage_hours import GroupBy
 
 ROW: dict[str, Any] = {
     "key": "key_1", "key_name": "ada", "model": "a", "day": None, "hour": None, "requests": 3, "outcomes": {"ok": 2, "cut": 1},
@@ -34,3 +39,30 @@ def test_the_total() -> None:
     assert _row({**ROW, "key_name": None, "key": None, "model": None}, ["key", "model"], priced=False, first="total")[
         :2
     ] == ["total", None]
+
+
+@pytest.mark.parametrize(
+    ("cost", "told"), [(0.0, "0.00"), (12.345, "12.35"), (0.01, "0.01"), (0.00043, "0.00043"), (0.0000012, "0.0000012"), (1e-15, "0.000000000000")],
+)  # fmt: skip
+def test_a_small_price_is_not_nothing(cost: float, told: str) -> None:
+    """Two digits that say something, without an exponent."""
+    assert price(cost) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--by", "foo"], "--by takes key, model, day, hour"),
+        (["--since", "1h", "--from", "2026-01-01"], "--since and --from both say where to begin"),
+        (["--csv", "--json"], "two forms of one answer"),
+    ],
+)
+def test_what_contradicts_itself_is_wrong_usage(tmp_path: Path, words: list[str], told: str) -> None:
+    """None of the two wins in silence, and no server is asked."""
+    ended = Cli(tmp_path).now("usage", *words)
+    assert (ended.exit_code, told in ended.stderr) == (2, True), ended.output
+
+
+def test_the_groups_are_those_of_the_api() -> None:
+    """They are named twice, for the command line begins without what the store needs."""
+    assert set(GROUPS) == {group.value for group in GroupBy}

@@ -56,7 +56,7 @@ def test_the_effect_is_told_to_people() -> None:
         "removed": change(A, None),
         "removed: drains and stops": change(A, None, running=True),
         "restarts a after drain, when it is next wanted": change(A, other, running=True),
-        "no restart: it does not run, and its next start is the new one": change(A, other),
+        "it does not run: its next start is the new one": change(A, other),
         "no restart": change(A, replace(A, pinned=True), running=True),
     }
     assert {text: found.text for text, found in told.items() if found is not None} == {text: text for text in told}

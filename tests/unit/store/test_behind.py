@@ -226,3 +226,22 @@ def test_every_good_row_is_written_once(steps: list[str | float], bad: frozenset
         assert await end(behind, clock)
 
     asyncio.run(run())
+
+
+async def test_a_database_that_stays_away_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried every two seconds all the while; the log says when it ended, and the next time is a new one."""
+    table, clock = Table(), FakeClock()
+    behind = make(table, clock)
+    caplog.set_level("INFO", "vllm_mm.store.behind")
+    table.failures = [LOCKED] * 60
+    behind.add(1)
+    for _ in range(130):
+        await clock.advance(1)
+    assert (table.rows, len(table.calls)) == ([1], 61)
+    told = [r.message for r in caplog.records]
+    assert [("cannot write" in m, "written again" in m) for m in told] == [(True, False), (True, False), (False, True)]
+    table.failures = [LOCKED]
+    behind.add(2)
+    await clock.advance(2)
+    assert [r.levelname for r in caplog.records] == ["WARNING", "WARNING", "INFO", "WARNING", "INFO"]
+    assert await end(behind, clock)

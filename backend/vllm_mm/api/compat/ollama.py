@@ -146,6 +146,11 @@ def _moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
+def says_errors(path: str) -> bool:
+    """Whether errors on that path are told in Ollama's form, `{"error": "text"}`: its clients show what is there as it is."""
+    return path in _PATHS
+
+
 def _routes() -> APIRouter:
     router = APIRouter(generate_unique_id_function=operation_id, include_in_schema=False)
     for prefix, before in (("/api", "ollama"), ("/ollama/api", "ollama_below")):
@@ -166,3 +171,4 @@ def _routes() -> APIRouter:
 
 
 router = _routes()
+_PATHS: Final = frozenset(route.path for route in router.routes if isinstance(route, APIRoute))

@@ -172,7 +172,7 @@ def _told(wanted: Wanted) -> Generator[None]:
             raise
         raise Refused(
             "unreachable",
-            f"{endpoint} cannot be reached ({type(error).__name__}: {error}); what has come stays for the next try.",
+            f"{endpoint} cannot be reached ({type(error).__name__}: {error}): try it again later; what had come stays.",
         ) from error
 
 
