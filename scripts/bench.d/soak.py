@@ -197,7 +197,10 @@ async def soak(options: argparse.Namespace, say: Callable[[str], None]) -> dict[
                 answer = await product.http.post(f"/api/models/{model}/start", params={"wait": 120})
                 if answer.status_code >= 400:
                     raise Failed(f"{model}: {answer.text[:300]}")
-            for model in ("left", "right"):  # each engine that there is, asleep or not, has tasks and descriptors of its own
+            for model in (
+                "left",
+                "right",
+            ):  # each engine that there is, asleep or not, has tasks and descriptors of its own
                 await product.http.post("/v1/completions", json={"model": model, "prompt": "hi", "max_tokens": 1})
             load = Load(product, options.seed)
             began = time.monotonic()
