@@ -56,11 +56,13 @@ class Finding:
     advice: str = ""
 
 
-def look(settings: Settings, catalog: Catalog) -> Iterator[Finding]:
-    """Everything but the database, which needs an event loop."""
+def look(settings: Settings, catalog: Catalog, owner: str = "") -> Iterator[Finding]:
+    """Everything but the database, which needs an event loop. `owner`: this installation's mark, if it has one yet: engines with that
+    are no strangers."""
     yield from engines(catalog, os.environ.get("PATH", os.defpath))
-    found, devices_here = devices(settings)
+    found, devices_here = devices(settings, owner)
     yield from found
+    yield from folders(catalog)
     yield from fits(catalog, devices_here)
     yield from fit_together(catalog, devices_here)
     yield sockets_in(run_dir(settings.paths.data_dir, "0" * 32))
@@ -142,7 +144,7 @@ def _vllm_version(program: Path) -> str | None:
     return answer.stdout.strip() or None
 
 
-def devices(settings: Settings) -> tuple[list[Finding], tuple[Device, ...]]:
+def devices(settings: Settings, owner: str = "") -> tuple[list[Finding], tuple[Device, ...]]:
     """What there is to run on; and the readings."""
     asked = settings.devices
     entries = asked if isinstance(asked, str) else [DeviceEntry(d.id, d.memory, d.headroom, d.simulated) for d in asked]
@@ -150,7 +152,7 @@ def devices(settings: Settings) -> tuple[list[Finding], tuple[Device, ...]]:
         inventory = build_inventory(
             entries,
             headroom=settings.device_headroom,
-            owner="",
+            owner=owner,
             ledger_dir=settings.paths.data_dir / "sim",
             clock=RealClock(),
         )
@@ -190,6 +192,16 @@ def declared_devices(settings: Settings) -> tuple[Device, ...]:
 
 _WEEK = datetime(2024, 1, 1, tzinfo=UTC).date()
 """The Monday of some week: schedules are compared over seven days."""
+
+
+def folders(catalog: Catalog) -> Iterator[Finding]:
+    """Models that are to be read from a folder which is not there. What may be a name of the hub is the hub's business."""
+    for spec in catalog:
+        name = spec.model or ""
+        a_path = spec.engine is EngineKind.VLLM and name.startswith(("/", "./", "../", "~"))
+        if a_path and not Path(name).expanduser().exists():
+            detail, advice = f"there is no {name} on this machine", "correct `model`, or put the weights there"
+            yield Finding(f"model {spec.id}", Status.FAIL, detail, advice)
 
 
 def fits(catalog: Catalog, here: tuple[Device, ...]) -> Iterator[Finding]:

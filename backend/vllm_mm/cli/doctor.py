@@ -47,7 +47,7 @@ def doctor(config: Config = None, data_dir: DataDir = None, json: Json = False) 
 
 def _findings(config: Path | None, data_dir: Path | None) -> "Iterator[Finding]":
     from vllm_mm.cli.checks import Finding, Status, look, look_without  # noqa: PLC0415  # they take their time
-    from vllm_mm.cli.doctor_host import arguments, orphans  # noqa: PLC0415  # as above
+    from vllm_mm.cli.doctor_host import arguments, orphans, owner_of  # noqa: PLC0415  # as above
     from vllm_mm.cli.doctor_warm import warm_starts  # noqa: PLC0415  # as above
     from vllm_mm.control.declared import catalog  # noqa: PLC0415  # as above
     from vllm_mm.domain.errors import ConfigError  # noqa: PLC0415  # as above
@@ -69,11 +69,12 @@ def _findings(config: Path | None, data_dir: Path | None) -> "Iterator[Finding]"
     file = find_config(config, os.environ, Path.cwd())
     told = f"{file}" if file is not None else f"no file, only defaults{_demo()}"
     yield Finding("configuration", Status.OK, f"{told}, {count(len(models), 'model')}")
-    yield from look(settings, models)
+    owner = owner_of(settings)
+    yield from look(settings, models, owner or "")
     yield from _host(settings, models)
     yield from arguments(settings, models)
     yield _database(settings)
-    yield orphans(settings)
+    yield orphans(settings, owner)
     yield from warm_starts(settings, models, lambda text: typer.echo(f"...   {text}", err=True))
 
 

@@ -127,9 +127,8 @@ def other_environments(missing: bool, used: Sequence[Path], environ: Mapping[str
         yield Finding("environments", Status.OK, f"vLLM is also at {shown}; `executable` of a model names another one")
 
 
-def orphans(settings: Settings) -> Finding:
-    """Processes of engines that an earlier server started and that no server owns now."""
-    owner = asyncio.run(_owner(settings))
+def orphans(settings: Settings, owner: str | None) -> Finding:
+    """Processes of engines that an earlier server started and that no server owns now. `owner` as of `owner_of`."""
     if owner is None:
         return Finding("orphans", Status.OK, "no server has run here before")
     mine: list[int] = []
@@ -148,6 +147,11 @@ def orphans(settings: Settings) -> Finding:
         "orphans", Status.WARN, f"engines of an earlier server still run, without one (pids {shown})",
         "start the server: it adopts those that are well and ends the others; or end them: `kill " + shown + "`",
     )  # fmt: skip
+
+
+def owner_of(settings: Settings) -> str | None:
+    """The mark of this installation's engines; None where no server has run yet."""
+    return asyncio.run(_owner(settings))
 
 
 async def _owner(settings: Settings) -> str | None:

@@ -94,7 +94,7 @@ def _asked(settings: "Settings", models: "Catalog") -> "Checked":
 
 def _doubts(settings: "Settings", models: "Catalog") -> "Iterator[str]":
     """What is allowed, and hardly meant."""
-    from vllm_mm.cli.checks import declared_devices, fit_together, fits  # noqa: PLC0415  # as above
+    from vllm_mm.cli.checks import declared_devices, fit_together, fits, folders  # noqa: PLC0415  # as above
     from vllm_mm.settings import format_path, without_effect  # noqa: PLC0415  # as above
 
     if not len(models):
@@ -102,7 +102,7 @@ def _doubts(settings: "Settings", models: "Catalog") -> "Iterator[str]":
     for path, message in without_effect(settings):
         yield f"{format_path(path)} {message}"
     here = declared_devices(settings)
-    for finding in (*fits(models, here), *fit_together(models, here)):
+    for finding in (*folders(models), *fits(models, here), *fit_together(models, here)):
         yield f"{finding.name}: {finding.detail}; {finding.advice}"
 
 

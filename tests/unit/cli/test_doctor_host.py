@@ -11,11 +11,13 @@ import pytest
 
 from admin_rig import blank_database, settings
 from vllm_mm.cli import checks, doctor_host
-from vllm_mm.cli.checks import Status
+from vllm_mm.cli.checks import Finding, Status
 from vllm_mm.domain.catalog import Catalog
-from vllm_mm.domain.specs import ModelSpec
+from vllm_mm.domain.specs import GIB, ModelSpec
+from vllm_mm.engine import procfs
 from vllm_mm.engine.devices.gpus import DriverMissingError
 from vllm_mm.engine.ports import LAUNCH_VARIABLE, OWNER_VARIABLE
+from vllm_mm.settings import Settings
 from vllm_mm.store.database import Database
 from vllm_mm.store.meta import installation, known_installation
 
@@ -99,10 +101,43 @@ def test_an_environment_that_was_moved_is_broken(tmp_path: Path) -> None:
     assert "make that environment again" in finding.advice
 
 
+def orphans(configured: Settings) -> Finding:
+    return doctor_host.orphans(configured, doctor_host.owner_of(configured))
+
+
+def test_a_model_whose_folder_is_not_there(tmp_path: Path) -> None:
+    """One that may be on the hub is not looked for."""
+    there = Catalog([ModelSpec("a", model=str(tmp_path)), ModelSpec("b", model="org/name")])
+    assert list(checks.folders(there)) == []
+    (finding,) = checks.folders(Catalog([ModelSpec("m", model=str(tmp_path / "gone"))]))
+    assert (finding.status, finding.name) == (Status.FAIL, "model m")
+    assert "gone on this machine" in finding.detail
+
+
+def test_engines_of_our_own_are_no_strangers(tmp_path: Path) -> None:
+    """What runs for this installation uses nothing of what its models may have."""
+    configured = settings(tmp_path, devices=[{"id": "sim0", "memory": "8GiB", "simulated": True}])
+    claims = configured.paths.data_dir / "sim" / "sim0"
+    claims.mkdir(parents=True)
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    marks = {**os.environ, OWNER_VARIABLE: "us", LAUNCH_VARIABLE: "token"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as engine:
+        assert engine.stdout is not None
+        engine.stdout.readline()
+        stat = procfs.read_stat(engine.pid)
+        assert stat is not None
+        (claims / f"{engine.pid}-{stat.start_ticks}").write_text(str(6 * GIB))
+        ((ours,), (strangers,)) = (checks.devices(configured, owner)[1] for owner in ("us", "them"))
+        assert (ours.foreign, strangers.foreign) == (0, 6 * GIB)
+        engine.kill()
+
+
 async def test_engines_that_no_server_owns_are_told(tmp_path: Path) -> None:
     """With their pids, and what to do; those of a running server, of another installation, or none, are well."""
     configured = settings(tmp_path)
-    assert (await asyncio.to_thread(doctor_host.orphans, configured)).detail == "no server has run here before"
+    assert (await asyncio.to_thread(orphans, configured)).detail == "no server has run here before"
     configured.paths.data_dir.mkdir()
     (configured.paths.data_dir / "state.db").write_bytes(await blank_database(tmp_path))
     database = Database(configured.database_url)
@@ -110,7 +145,7 @@ async def test_engines_that_no_server_owns_are_told(tmp_path: Path) -> None:
     owner = await installation(database)
     assert await known_installation(database) == owner
     await database.close()
-    assert (await asyncio.to_thread(doctor_host.orphans, configured)).detail == "none"
+    assert (await asyncio.to_thread(orphans, configured)).detail == "none"
     marks = {**os.environ, OWNER_VARIABLE: owner, LAUNCH_VARIABLE: "token"}
     code = "import sys; print('up', flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -118,11 +153,11 @@ async def test_engines_that_no_server_owns_are_told(tmp_path: Path) -> None:
     ) as engine:
         assert engine.stdout is not None
         engine.stdout.readline()
-        finding = await asyncio.to_thread(doctor_host.orphans, configured)
+        finding = await asyncio.to_thread(orphans, configured)
         assert (finding.status, f"kill {engine.pid}" in finding.advice) == (Status.WARN, True), finding
         lock = os.open(configured.paths.data_dir / "lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        finding = await asyncio.to_thread(doctor_host.orphans, configured)
+        finding = await asyncio.to_thread(orphans, configured)
         os.close(lock)
         assert (finding.status, "the running server's" in finding.detail) == (Status.OK, True), finding
         engine.kill()
