@@ -428,11 +428,10 @@ class ProcessManager(Swaps):
 
     def _why_it_waits(self, model: str) -> str:
         loading, wish = self._loading_events.get(model), self._wishes.get(model)
-        if loading is not None:
+        told = (wish.why_not or NOT_LOOKED_AT) if wish is not None else self._waiting.why(model)
+        if loading is not None and split(told)[0] is not Reason.DATABASE:  # of which the next try may be under way
             return f"waits for its memory to become free: {loading.load.reason}"
-        if wish is not None:
-            return wish.why_not or NOT_LOOKED_AT
-        return self._waiting.why(model)
+        return told
 
 
 def _sizes(devices: Iterable[Device]) -> set[tuple[str, int, int, bool]]:

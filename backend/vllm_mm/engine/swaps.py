@@ -181,7 +181,7 @@ class Swaps(Lets):
         except Exception as error:  # whatever the database says, the promise has to be undone
             self._give_up(loading, f"the database did not take the launch: {error!r}")
         else:
-            self._waiting.explain(loading.load.model, loading.load.reason)
+            self._explain(loading.load.model, loading.load.reason)
         return loading.ok is None
 
     def _put_off(self, loading: Loading, why: str) -> None:
@@ -189,7 +189,12 @@ class Swaps(Lets):
         reason = Reason.DATABASE.because(why)
         log.warning("%s: %s; it is tried again", loading.load.model, why)
         self._decide_again(loading, reason, {})
-        self._waiting.explain(loading.load.model, reason)
+        self._explain(loading.load.model, reason)
+
+    def _explain(self, model: str, reason: str) -> None:
+        """To requests, and to whoever else wants it."""
+        self._waiting.explain(model, reason)
+        self._wishes.hold(model, reason)
 
     def _spare(self, victims: Sequence[ModelInstance], load: Load) -> None:
         """They were promised away, but not told. If another load counts on what one leaves, it has to go all the same."""

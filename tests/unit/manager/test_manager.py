@@ -22,7 +22,7 @@ from vllm_mm.domain.errors import (
 )
 from vllm_mm.domain.launches import LaunchRecord
 from vllm_mm.domain.lifecycle import Goal, State
-from vllm_mm.domain.reasons import Reason
+from vllm_mm.domain.reasons import Reason, split
 from vllm_mm.domain.residency import Device, NoPlacement
 from vllm_mm.domain.scheduling import Rules, Ticket
 from vllm_mm.domain.specs import GIB, RetryPolicy
@@ -636,6 +636,36 @@ async def test_a_database_that_is_locked_is_asked_again_after_a_pause() -> None:
         w.store.error = None
         await w.clock.advance(2.0)
         assert waiting.result() == "a"
+
+
+async def test_an_operator_is_told_that_a_start_waits_for_the_database() -> None:
+    """Between two tries and during one, in the model's own state; and no more of it when the database is back."""
+    async with world(model("a")) as w:
+        free = asyncio.Event()
+        saved, hangs = w.store.save, False
+
+        async def save(record: LaunchRecord) -> None:
+            if hangs:
+                await free.wait()
+            await saved(record)
+
+        w.store.save = save  # type: ignore[method-assign]
+        w.store.error = DatabaseUnavailable("The database could not be used: it is away.")
+        await w.manager.start("a", "operator")
+        seen: set[str] = set()
+        for _ in range(30):
+            await w.clock.advance(0.1)
+            seen.add(w.manager.describe("a").reason)
+        hangs = True
+        await w.clock.advance(2.0)
+        seen.add(w.manager.describe("a").reason)
+        assert {split(reason)[0] for reason in seen} == {Reason.DATABASE}, seen
+        w.store.error = None
+        free.set()
+        hangs = False
+        await w.clock.advance(2.0)
+        assert split(w.manager.describe("a").reason)[0] is not Reason.DATABASE
+        assert w.manager.require("a").state is State.READY
 
 
 async def test_who_waits_too_long_for_a_database_is_told_of_it_and_not_of_the_try_under_way() -> None:
