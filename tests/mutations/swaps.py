@@ -389,6 +389,12 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/unit/manager/test_deaths.py::test_who_comes_after_a_crash_waits_for_the_next_launch",),
     ),
     Mutant(
+        "operator-untold", "whoever loads a model is not told that its start waits for the database",
+        "backend/vllm_mm/engine/swaps.py",
+        "        self._wishes.hold(model, reason)\n", "",
+        ("tests/unit/manager/test_manager.py::test_an_operator_is_told_that_a_start_waits_for_the_database",),
+    ),
+    Mutant(
         "busy-database-fails-starts", "a database that is busy for a moment fails the starts of that moment",
         "backend/vllm_mm/engine/swaps.py",
         "        except TimeoutError:\n            self._put_off(", "        except TimeoutError:\n            self._give_up(",
