@@ -259,6 +259,11 @@ def test_the_order_of_files(home: Path) -> None:
     assert load(Path("c.yaml"), {}, env, home).server.port == 3
 
 
+def test_a_file_is_named_from_its_root_by_who_stands_there(home: Path) -> None:
+    with pytest.raises(SettingsError, match=f"^{home}/nope.yaml: cannot be read"):
+        load(home / "nope.yaml", cwd=Path("/"))
+
+
 def test_a_file_that_was_asked_for_has_to_exist(home: Path) -> None:
     """--config with a wrong name is an error, never the defaults."""
     with pytest.raises(SettingsError, match=r"nope\.yaml: cannot be read: No such file"):

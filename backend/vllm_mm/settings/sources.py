@@ -34,7 +34,8 @@ def from_defaults(environ: Mapping[str, str]) -> Node:
 
 def from_file(path: Path, cwd: Path, environ: Mapping[str, str]) -> Node:
     """The YAML file, with the line of each value. Raises SettingsError."""
-    shown = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+    near = path.is_relative_to(cwd) and cwd != cwd.parent  # below `/` is everything
+    shown = str(path.relative_to(cwd)) if near else str(path)
     return read_file(path, shown, environ)
 
 
