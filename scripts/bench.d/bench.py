@@ -7,6 +7,7 @@ import proxy
 import soak
 import start
 import swap
+import tabs
 
 import real
 
@@ -14,7 +15,7 @@ import real
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    for kind in (proxy, start, policies, swap, soak, real):
+    for kind in (proxy, start, policies, swap, soak, tabs, real):
         kind.add_to(kinds)
     options = parser.parse_args()
     return options.act(options)

@@ -78,7 +78,7 @@ async def measure(options: Any, say: Any) -> dict[str, Any]:
                 for way in order:
                     stop = asyncio.Event()
                     churn = asyncio.create_task(_churn(way, product, it, launcher, stop))
-                    said = await _streams(tools["loadgen"], address, options.streams, options.seconds, body)
+                    said = await streams(tools["loadgen"], address, options.streams, options.seconds, body)
                     stop.set()
                     swaps = await churn
                     run = {"round": number, "way": way, "swaps": swaps, "events": said["events"], "errors": said["err"],
@@ -90,13 +90,14 @@ async def measure(options: Any, say: Any) -> dict[str, Any]:
     return {"host": facts, "runs": runs, "ratios": summary(runs)}
 
 
-async def _streams(loadgen: Path, address: str, streams: int, seconds: float, body: Path) -> dict[str, Any]:
+async def streams(loadgen: Path, address: str, number: int, seconds: float, body: Path) -> dict[str, Any]:
+    """So many of them for so many seconds; what the load generator says of them."""
     argv = [
         str(loadgen),
         "-t",
         address,
         "-c",
-        str(streams),
+        str(number),
         "-d",
         str(seconds),
         "-w",
