@@ -152,19 +152,16 @@ def asked(line: Line) -> str:
     return f"{url}?{NO_ENDS[line.path]}" if line.path in NO_ENDS else url
 
 
+OLLAMA = frozenset(f"/api/{name}" for name in ("version", "tags", "ps", "show", "generate", "chat"))
+
+
 def refused(answer: httpx.Response) -> str | None:
     """As what: not a key, not this key; None when it was let in."""
     if answer.status_code not in {401, 403}:
         return None
     error = answer.json()["error"]
     if isinstance(error, str):  # as Ollama says it, on its routes
-        assert answer.url.path.removeprefix("/ollama") in {
-            "/api/version",
-            "/api/tags",
-            "/api/ps",
-            "/api/show",
-            "/api/generate",
-        }
+        assert answer.url.path.removeprefix("/ollama") in OLLAMA
         assert len(error) > 20
     else:
         assert error["type"] in {"authentication_error", "permission_error"}
