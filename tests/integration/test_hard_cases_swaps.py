@@ -233,11 +233,11 @@ async def test_a_drain_has_an_end_and_the_cut_is_told() -> None:
     async with running({"a": sim(), "b": sim()}, memory=ONE, swap={**swap, "on_drain_timeout": "cut"}) as it:
         await it.ready("a")
         got = bytearray()
-        stream = asyncio.create_task(_read(it, "a", 1800, got))
+        stream = asyncio.create_task(_read(it, "a", 3600, got))
         await it.in_flight("a", 1)
         began = time.monotonic()
         assert (await it.complete("b")).status_code == 200
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 8  # long before the end of the stream
         assert await stream is False
         assert b'"error"' in got
         assert b"[DONE]" not in got
