@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -173,6 +174,12 @@ async def test_postgresql_is_stopped(postgres: Postgres) -> None:
             await load.more(20)
             assert not wanted.done()
             assert len(case.launches()) == 1, "an engine was started without its row"
+            show = [sys.executable, "-m", "vllm_mm.main", "--url", case.url, "show", "a"]
+            shown = await asyncio.to_thread(
+                subprocess.run, show, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert (shown.returncode, "state: ready" in shown.stdout) == (0, True), shown
+            assert "its last starts: not known" in shown.stdout
             postgres.start()
 
             async def well() -> bool:

@@ -50,6 +50,10 @@ def arguments(settings: Settings, models: Iterable[ModelSpec]) -> Iterator[Findi
         yield Finding(
             f"arguments of {model}", Status.FAIL, f"args.{name}: {what}", "correct it; until then it is not started"
         )
+    for note in checked.notes:
+        yield Finding(
+            "arguments", Status.WARN, note, "they are taken as they are; a wrong one shows when the engine starts"
+        )
     if asked and not checked.wrong and not checked.notes:
         yield Finding("arguments", Status.OK, f"taken by the engines of {', '.join(spec.id for spec in asked)}")
 

@@ -104,7 +104,8 @@ def show(context: typer.Context, model: Model, json: Json = False) -> None:
     """Show one model: its declaration, its engine, its last starts."""
     server = the_server(context)
     found = server.get(model_path(model))
-    starts = server.get(model_path(found["id"], "history"), limit=5)["starts"]
+    history = server.look(model_path(found["id"], "history") + "?limit=5")  # in the database, which may be away
+    starts = None if history is None else history["starts"]
     if json:
         print_json({**found, "history": starts})
         return
@@ -122,7 +123,9 @@ def show(context: typer.Context, model: Model, json: Json = False) -> None:
         for name in ("reason", "pid", "in_flight", "queued", "failures"):
             if instance[name]:
                 typer.echo(f"{name}: {instance[name]}")
-    for start in starts:
+    if starts is None:
+        typer.echo("its last starts: not known, for the database could not be read; `/ready` says why")
+    for start in starts or ():
         took = seconds(start["ready_at"] - start["started_at"]) if start["ready_at"] else start["outcome"]
         how = f" ({start['launcher']})" if start["launcher"] else ""
         typer.echo(f"start {clock(start['started_at'])}: {took}{how} {first_line(start['reason'])}".rstrip())

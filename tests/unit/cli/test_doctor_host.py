@@ -114,6 +114,13 @@ def test_a_model_whose_folder_is_not_there(tmp_path: Path) -> None:
     assert "gone on this machine" in finding.detail
 
 
+def test_arguments_of_an_engine_that_cannot_be_asked_are_not_passed_over(tmp_path: Path) -> None:
+    silent = ModelSpec("m", executable=str(tmp_path / "gone"), args={"max-model-len": 8})
+    (finding,) = doctor_host.arguments(settings(tmp_path), [silent])
+    assert (finding.status, finding.name) == (Status.WARN, "arguments")
+    assert "taken as they are" in finding.advice
+
+
 def test_engines_of_our_own_are_no_strangers(tmp_path: Path) -> None:
     """What runs for this installation uses nothing of what its models may have."""
     configured = settings(tmp_path, devices=[{"id": "sim0", "memory": "8GiB", "simulated": True}])
