@@ -9,6 +9,17 @@ import { Facts } from "./facts";
 import { Failed } from "./failed";
 import { Waterfall } from "./waterfall";
 
+/** What is told of a request whether it is over or not: when it came, and what it asked for. */
+export function asked(row: Pick<RequestRow, "id" | "at" | "request_id" | "route" | "stream" | "model" | "asked" | "key">): [string, string | null][] {
+  return [
+    ["Came", new Date(row.at * 1000).toLocaleString()],
+    ["Its X-Request-Id", row.request_id === row.id ? null : row.request_id],
+    ["Route", `${row.route}${row.stream ? ", as a stream" : ""}`],
+    ["Model", row.model === null ? null : `${row.model}${row.asked !== null && row.asked !== row.model ? ` (asked for ${row.asked})` : ""}`],
+    ["Key", row.key],
+  ];
+}
+
 /** One request that is over: its times, and what was captured of it. */
 export function RequestDetails({ row, onClose }: { row: RequestRow; onClose: () => void }) {
   const seconds = (value: number | null) => (value === null ? null : duration(value));
@@ -20,11 +31,7 @@ export function RequestDetails({ row, onClose }: { row: RequestRow; onClose: () 
       <Waterfall stages={stages(row)} whole={row.total_s} />
       <Facts
         facts={[
-          ["Came", new Date(row.at * 1000).toLocaleString()],
-          ["Its X-Request-Id", row.request_id === row.id ? null : row.request_id],
-          ["Route", `${row.route}${row.stream ? ", as a stream" : ""}`],
-          ["Model", row.model === null ? null : `${row.model}${row.asked !== null && row.asked !== row.model ? ` (asked for ${row.asked})` : ""}`],
-          ["Key", row.key],
+          ...asked(row),
           ["Prompt tokens", row.prompt_tokens === null ? null : `${row.prompt_tokens}${row.cached_tokens ? `, ${row.cached_tokens} from the cache` : ""}`],
           ["Answer tokens", row.completion_tokens === null ? null : `${row.completion_tokens}${row.reasoning_tokens ? `, ${row.reasoning_tokens} of them reasoning` : ""}`],
           ["Between tokens", row.itl_p50_s === null ? null : `${Math.round(row.itl_p50_s * 1000)} ms; 99 of 100 within ${Math.round((row.itl_p99_s ?? 0) * 1000)} ms`],

@@ -7,6 +7,7 @@ import { modelPage } from "../frame/address";
 import { DataTable, type Column } from "./data-table";
 import { Dialog } from "./dialog";
 import { Facts } from "./facts";
+import { asked } from "./request";
 import { StageBar, Waterfall } from "./waterfall";
 
 /** How far a request is, in words. */
@@ -89,11 +90,7 @@ export function RunningDetails(props: { row: Running; onCancel: (row: Running) =
       <Waterfall stages={stagesSoFar(row)} whole={row.total_s} />
       <Facts
         facts={[
-          ["Came", new Date(row.at * 1000).toLocaleString()],
-          ["Its X-Request-Id", row.request_id === row.id ? null : row.request_id],
-          ["Route", `${row.route}${row.stream ? ", as a stream" : ""}`],
-          ["Model", row.model === null ? null : `${row.model}${row.asked !== null && row.asked !== row.model ? ` (asked for ${row.asked})` : ""}`],
-          ["Key", row.key],
+          ...asked(row),
           ["Stood still", row.frozen_s > 0 ? duration(row.frozen_s) : null],
           ["Bytes", `${bytes(row.bytes_in)} in, ${bytes(row.bytes_out)} out so far`],
           ["Sent again", row.retried ? "yes, after its engine had failed" : null],
